@@ -1,0 +1,1 @@
+"""The unified radix cache for JAX."""

@@ -1,0 +1,161 @@
+"""The contract between the tree and one kind of attention state.
+
+A component is a pytree module of static fields: what it is, not what it holds. What it holds is its *store*, a
+pytree of its own that the tree passes through and never looks into, and its own columns of the node table. The
+tree calls it in the order of a value's life: valid -> split -> commit -> lock -> evict.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from urc.tables.packed import NULL, Row
+from urc.tables.victims import Key
+
+if TYPE_CHECKING:
+    from urc.config import CacheConfig
+
+Store = Any
+"""A component's own arrays: any pytree of int32 arrays."""
+
+Ledger = dict[str, jax.Array]
+"""A component's counters i32[]: `used` (slots not free), `evictable` and `protected` (held by unlocked, locked nodes)."""
+
+COLUMNS = ("value", "lock", "host_lock", "session", "stamp_hi", "stamp_lo")
+"""Columns that every component has in the node table: `value` is NULL on a tombstone and otherwise the component's
+own; `lock`, `host_lock` and `session` count holders; the two words of `stamp` are its last access."""
+
+
+class Insertion(NamedTuple):
+    """What one insert hands to one component, once the place in the tree is known. Lengths in tokens, i32[]."""
+
+    slots: jax.Array  # i32[K + CHUNK], NULL behind the slots given
+    prev_len: jax.Array  # slots below it are the tree's own already
+    prefix_len: jax.Array  # the tree held this much of the key
+    key_len: jax.Array  # whole pages of the key
+    given_len: jax.Array  # slots given; those from key_len on belong to no page
+    evicted_len: jax.Array  # slots below it were given up by the caller before
+    applies: jax.Array  # bool[]; if not, the insert is refused and nothing may change
+
+
+class Component(struct.PyTreeNode):
+    """One kind of per-prefix state. Subclass, override, and list it in `CacheConfig.components`.
+
+    Methods are pure, traced once per compiled operation, and see a node as its row: the tree's columns by name
+    (`length`, `end` in tokens, `start` in the arena, ...) and this component's by `column(...)`.
+    """
+
+    @property
+    def name(self) -> str:
+        """What users call it, e.g. in `pools` and `slots`."""
+        return type(self).__name__.lower()
+
+    @property
+    def rank(self) -> int:
+        """On an internal node, evicting one component takes those of lower rank with it."""
+        raise NotImplementedError
+
+    @property
+    def is_base(self) -> bool:
+        """Whether every node of the tree holds this component, so that a node without it is none."""
+        return False
+
+    @property
+    def split_refreshes(self) -> bool:
+        """Whether a split counts as an access of both parts in this component's order."""
+        return False
+
+    def column(self, field: str) -> str:
+        """The node table's name for one of this component's COLUMNS."""
+        return f"{self.name}.{field}"
+
+    def init(self, config: "CacheConfig") -> Store:
+        """The store of an empty cache."""
+        raise NotImplementedError
+
+    # -- valid ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> Any:
+        """What `resume` carries from node to node down a path, at the root."""
+        return ()
+
+    def resume(self, carry: Any, row: Row) -> tuple[Any, jax.Array]:
+        """(carry, bool[]): could a request resume exactly at the end of this node? Called root first."""
+        raise NotImplementedError
+
+    def has_value(self, row: Row) -> jax.Array:
+        """bool: the node holds this component's value on the device."""
+        return row[self.column("value")] != NULL
+
+    def size(self, row: Row) -> jax.Array:
+        """Slots (i32) that the node holds of this component."""
+        raise NotImplementedError
+
+    def read(self, store: Store, row: Row, out: jax.Array) -> jax.Array:
+        """Writes the node's slots to their place in `out` (i32[width + CHUNK], indexed by position in the key)."""
+        raise NotImplementedError
+
+    # -- split ---------------------------------------------------------------------------------------------------
+
+    def split(self, front: Row, rear: Row) -> tuple[Row, Row]:
+        """Shares this component's columns out. Both rows come with the old node's columns, and their new lengths."""
+        raise NotImplementedError
+
+    # -- commit --------------------------------------------------------------------------------------------------
+
+    def commit(self, store: Store, ledger: Ledger, row: Row, insertion: Insertion) -> tuple[Store, Ledger, Row]:
+        """Takes over the caller's slots: adopts them at the end node (`row`), or frees them.
+
+        Where `prefix_len < key_len` the node is a new leaf that holds the difference, with `value` NULL; else it
+        is the node at which the walk ended. The counters for what is adopted or freed are the component's to keep.
+        """
+        raise NotImplementedError
+
+    def move(self, store: Store, to: jax.Array, start: jax.Array, length: jax.Array) -> Store:
+        """Follows a run of the token arena that moves down from `start` to `to` (compaction)."""
+        return store
+
+    # -- lock, access --------------------------------------------------------------------------------------------
+
+    def reads(self, row: Row, end: jax.Array) -> jax.Array:
+        """bool: a request that has matched up to `end` (tokens) reads this node of its path. A lock covers these."""
+        raise NotImplementedError
+
+    def touches(self, row: Row, end: jax.Array) -> jax.Array:
+        """bool: using the path up to `end` counts as an access of this node of it."""
+        return self.reads(row, end)
+
+    # -- evict ---------------------------------------------------------------------------------------------------
+
+    def victim(self, row: Row, is_leaf: jax.Array, config: "CacheConfig") -> tuple[jax.Array, Key]:
+        """(bool[n], key): which nodes (rows as columns i32[n]) may be evicted for this component, and in what order.
+
+        `is_leaf` (bool[n]): a device leaf, that is childless and not locked by any component. The default is the
+        component's own LRU order over all unlocked nodes that hold it; of two nodes that were accessed together
+        the one nearer to the root goes first.
+        """
+        candidate = self.has_value(row) & (row[self.column("lock")] == 0)
+        recency = (row[self.column("stamp_hi")], row[self.column("stamp_lo")])
+        return candidate, (jnp.zeros_like(recency[0]), *recency, row["end"])
+
+    def release(self, store: Store, ledger: Ledger, row: Row, applies: jax.Array) -> tuple[Store, Ledger, Row]:
+        """Frees the node's value: slots to the pool, `value` NULL, `evictable` down. No-op unless `applies`."""
+        raise NotImplementedError
+
+    def victims(self, store: Store) -> jax.Array:
+        """The victim order in the store (see urc.tables.victims)."""
+        return store.victims
+
+    def with_victims(self, store: Store, victims: jax.Array) -> Store:
+        """The store with another victim order."""
+        return store.replace(victims=victims)
+
+    def pool(self, store: Store) -> jax.Array:
+        """The slot pool in the store (see urc.tables.pool)."""
+        return store.pool
+
+    def with_pool(self, store: Store, pool: jax.Array) -> Store:
+        """The store with another pool."""
+        return store.replace(pool=pool)

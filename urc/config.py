@@ -1,0 +1,151 @@
+"""What a cache is: static choices, validated once."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from urc.components.base import COLUMNS, Component
+from urc.components.full import Full
+from urc.errors import InvalidInput
+from urc.policies import resolve
+from urc.tables import children, victims
+
+NODE_COLUMNS = (
+    "parent",
+    "start",
+    "length",
+    "end",
+    "children",
+    "next",
+    "hash",
+    "namespace",
+    "generation",
+    "hits",
+    "priority",
+    "longest",
+    "created_hi",
+    "created_lo",
+)
+"""The tree's own columns of the node table. `start` is a place in the token arena; `length` and `end` (the depth of
+the node's end) count tokens; `next` links a bucket of the child table, and the free rows; `generation` tells the
+nodes apart that one row has held; `longest` is the longest insert through the node, in tokens."""
+
+MAX_INT32 = 2**31 - 1
+_DEFAULT_NODES = 2**20
+_DEFAULT_ARENA = 2**20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CacheConfig:
+    """Static, hashable description of a cache; equal configurations share compiled code.
+
+    Attributes:
+        components: kinds of state, each with a name of its own.
+        page_size: tokens per page; the tree holds whole pages only.
+        pools: component name -> slots in its pool, or None where the caller owns the allocator. None: for all.
+        policy: name (see `urc.policies.POLICIES`) or `Policy` by which leaves go.
+        max_nodes: nodes, the root included. Default: one per page of the pool, so that the table never fills, but
+            at most 2**20.
+        arena_tokens: room for the tokens of all nodes and the holes between them; at least Full's pool. Default:
+            half as much again as the pool, so that compaction is rare, or 2**20 where the caller owns the pool.
+        max_key_len: longest key in tokens that a call takes.
+
+    Raises:
+        InvalidInput: a value out of range, with what would be right.
+
+    """
+
+    components: tuple[Component, ...] = (Full(),)
+    page_size: int = 1
+    pools: Any = None
+    policy: Any = "lru"
+    max_nodes: int = 0
+    arena_tokens: int = 0
+    max_key_len: int = 2**20
+
+    def __post_init__(self) -> None:
+        """Fills in the defaults and checks everything."""
+        fill = lambda **values: [object.__setattr__(self, k, v) for k, v in values.items()]
+        components = tuple(self.components)
+        if not components or not all(isinstance(c, Component) for c in components):
+            raise InvalidInput(f"components must be urc.Component objects such as urc.Full(), got {self.components!r}")
+        names = [c.name for c in components]
+        if len(set(names)) != len(names):
+            raise InvalidInput(f"components need distinct names, got {names}")
+        if [c.is_base for c in components] != [True] + [False] * (len(components) - 1):
+            raise InvalidInput(f"the first component, and only it, must be one that nodes live on, urc.Full(): {names}")
+        try:
+            policy = resolve(self.policy)
+        except ValueError as error:
+            raise InvalidInput(str(error)) from None
+        page = _count("page_size", self.page_size, 1)
+        pools = self.pools if self.pools is not None else {}
+        if isinstance(pools, tuple):
+            pools = dict(pools)
+        if not isinstance(pools, Mapping) or set(pools) - set(names):
+            raise InvalidInput(f"pools maps names of components ({names}) to slots or None, got {self.pools!r}")
+        sizes = tuple(
+            (name, None if pools.get(name) is None else _count(f"pools[{name!r}]", pools[name], 1)) for name in names
+        )
+        full = sizes[0][1]
+        arena = _count("arena_tokens", self.arena_tokens or 0, 0)
+        if not arena:
+            arena = _DEFAULT_ARENA if full is None else min(full + full // 2, MAX_INT32 // 2)
+        if full is not None and arena < full:
+            raise InvalidInput(f"arena_tokens must be at least the pool of {names[0]} ({full}), got {arena}")
+        if arena < page:
+            raise InvalidInput(f"arena_tokens must hold at least one page of {page} tokens, got {arena}")
+        nodes = _count("max_nodes", self.max_nodes or 0, 0)
+        if not nodes:
+            nodes = min((arena if full is None else full) // page + 1, _DEFAULT_NODES)
+        fill(
+            components=components,
+            policy=policy,
+            page_size=page,
+            pools=sizes,
+            arena_tokens=arena,
+            max_nodes=_count("max_nodes", nodes, 2 if full is None or full >= page else 1),
+            max_key_len=_count("max_key_len", self.max_key_len, 1),
+        )
+        fill(_hash=hash((components, policy, page, sizes, arena, nodes, self.max_key_len)))
+
+    def __hash__(self) -> int:
+        """Computed once: every call of a compiled function hashes its configuration."""
+        return self._hash  # type: ignore[attr-defined]
+
+    def pool_size(self, name: str) -> int | None:
+        """Slots in a component's pool; None where the caller owns it."""
+        return dict(self.pools)[name]
+
+    def component(self, name: str) -> Component:
+        """A component by name; InvalidInput if there is none."""
+        for component in self.components:
+            if component.name == name:
+                return component
+        raise InvalidInput(f"unknown component {name!r}: this cache has {[c.name for c in self.components]}")
+
+    @property
+    def node_columns(self) -> tuple[str, ...]:
+        """Columns of the node table."""
+        return NODE_COLUMNS + tuple(c.column(field) for c in self.components for field in COLUMNS)
+
+    @property
+    def node_rows(self) -> int:
+        """Rows of the node table: the nodes, at least one spare row, whole blocks of the victim order."""
+        return victims.padded_rows(self.max_nodes + 1)
+
+    @property
+    def buckets(self) -> int:
+        """Heads of the child table."""
+        return children.buckets(self.max_nodes)
+
+
+def _count(name: str, value: Any, least: int) -> int:
+    """`value` as an int in [least, 2**31 - 1]."""
+    try:
+        number = int(value.__index__())
+    except AttributeError:
+        raise InvalidInput(f"{name} must be an integer, got {value!r}") from None
+    if isinstance(value, bool) or not least <= number <= MAX_INT32:
+        raise InvalidInput(f"{name} must lie in [{least}, {MAX_INT32}], got {value!r}")
+    return number

@@ -1,0 +1,95 @@
+"""evict: each component frees from its own order until its target is met or nothing evictable is left."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+
+from urc.components.base import Component
+from urc.errors import Status
+from urc.state import CacheState, is_device_leaf
+from urc.tables import children, victims
+from urc.tables.packed import NULL, Row, read_first
+
+
+class Evicted(struct.PyTreeNode):
+    """What an eviction did, per component."""
+
+    evicted: dict[str, jax.Array]  # i32[], slots freed
+    freed: dict[str, tuple[jax.Array, jax.Array]]  # (start, count) i32[]: the same slots, as a run of the pool
+    status: jax.Array  # i32[], always OK: falling short of a target is not an error, `evicted` tells
+
+
+def remove_leaf(state: CacheState, node: jax.Array) -> tuple[CacheState, jax.Array]:
+    """Takes a childless node (i32[]; NULL: no-op) that holds no values out of the tree. Returns its parent's row."""
+
+    def read(state: CacheState) -> dict[str, jax.Array | Row]:
+        row = state.nodes.get(node)
+        return {
+            "row": row,
+            "parent_row": state.nodes.get(row["parent"]),
+            "before": children.predecessor(state.heads, state.nodes, jnp.maximum(node, 0)),
+            "head": state.heads[children.bucket_of(state.heads, row["hash"])],
+            "scalars": state.scalars.get(jnp.int32(0)),
+        }
+
+    plan = read_first(state.true(), read, state)
+    row, before, scalars = plan["row"], plan["before"], plan["scalars"]
+    applies = node >= 0
+    parent = jnp.where(applies, row["parent"], NULL)
+    bucket = children.bucket_of(state.heads, row["hash"])
+    head = jnp.where(applies & (before < 0), row["next"], plan["head"])
+    nodes = state.nodes.set(jnp.where(applies, before, NULL), next=row["next"])
+    nodes = nodes.set(parent, children=plan["parent_row"]["children"] - 1)
+    nodes = nodes.set(node, parent=NULL, length=0, next=scalars["free_head"], generation=row["generation"] + 1)
+    state = state.replace(nodes=nodes, heads=state.heads.at[bucket].set(head))
+    state = state.with_scalars(
+        free_head=jnp.where(applies, node, scalars["free_head"]),
+        free_nodes=scalars["free_nodes"] + applies,
+        arena_live=scalars["arena_live"] - jnp.where(applies, row["length"], 0),
+    )
+    return state, parent
+
+
+def _evict_one(state: CacheState, driver: Component) -> CacheState:
+    """Evicts the first in the driver's victim order: a leaf whole, on an internal node the driver and lower ranks."""
+    config = state.config
+    node = victims.first(driver.victims(state.stores[driver.name]))
+    row = state.nodes.get(node)
+    leaf = is_device_leaf(row, config.components)
+    for component in config.components:
+        goes = leaf | (component.name == driver.name) | (component.rank < driver.rank)
+        goes = goes & component.has_value(row) & (row[component.column("lock")] == 0)
+        ledger = state.ledger(component, state.scalars.get(jnp.int32(0)))
+        store, ledger, row = component.release(state.stores[component.name], ledger, row, goes)
+        state = state.with_store(component, store, ledger)
+    state = state.replace(nodes=state.nodes.put(node, row))
+    state, parent = remove_leaf(state, jnp.where(leaf, node, NULL))
+    return state.refresh(node).refresh(jnp.where(parent > 0, parent, NULL))
+
+
+def evict(state: CacheState, targets: dict[str, jax.Array]) -> tuple[CacheState, Evicted]:
+    """Frees at least `targets[name]` (i32[], slots) per component, the least valuable first, if that much can go.
+
+    What one component's eviction frees of the others counts toward their targets. Leaves go whole, so more may be
+    freed than asked. Nothing locked is ever freed. Cost: O(log nodes) and the slots freed, per victim.
+    """
+    config = state.config
+    before = {c.name: state.ledger(c, state.scalars.get(jnp.int32(0)))["used"] for c in config.components}
+
+    def freed(state: CacheState, component: Component) -> jax.Array:
+        return before[component.name] - state.ledger(component, state.scalars.get(jnp.int32(0)))["used"]
+
+    for component in config.components:
+        if component.name not in targets:
+            continue
+        target = jnp.asarray(targets[component.name], jnp.int32)
+
+        def short(state: CacheState, component: Component = component, target: jax.Array = target) -> jax.Array:
+            left = victims.first(component.victims(state.stores[component.name])) >= 0
+            return left & (freed(state, component) < target)
+
+        state = lax.while_loop(short, lambda state, c=component: _evict_one(state, c), state)
+    counts = {c.name: freed(state, c) for c in config.components}
+    runs = {c.name: (before[c.name] - counts[c.name], counts[c.name]) for c in config.components}
+    return state, Evicted(evicted=counts, freed=runs, status=jnp.int32(Status.OK))

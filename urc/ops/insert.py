@@ -1,0 +1,195 @@
+"""insert: a key and the slots that hold its state enter the tree."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+
+from urc.components.base import Insertion
+from urc.errors import Status
+from urc.ops.compact import compact
+from urc.ops.match import stamp, walk_up
+from urc.ops.split import split
+from urc.ops.walk import padded, walk, whole_pages
+from urc.state import ROOT, CacheState, NodeRef, empty_row
+from urc.tables import children
+from urc.tables.packed import CHUNK, NULL, Row, copy_run, read_first
+
+
+class Inserted(struct.PyTreeNode):
+    """Outcome of an insert; unless `status` is OK, nothing has changed and the caller keeps every slot."""
+
+    status: jax.Array  # i32[], a `Status`
+    prefix_len: jax.Array  # i32[], tokens of the key that the tree held already
+    node: NodeRef  # ends where the key's whole pages end
+    freed: dict[str, tuple[jax.Array, jax.Array]]  # (start, count) i32[]: what was freed, as a run of the pool
+
+
+def insert(
+    state: CacheState,
+    key: jax.Array,
+    length: jax.Array,
+    slots: dict[str, jax.Array],
+    *,
+    given: dict[str, jax.Array] | None = None,
+    namespace: jax.Array | int = 0,
+    prev_prefix_len: jax.Array | int = 0,
+    inserted_len: jax.Array | int = 0,
+    evicted_len: dict[str, jax.Array] | None = None,
+    priority: jax.Array | int = 0,
+) -> tuple[CacheState, Inserted]:
+    """Inserts key[:length], cut down to whole pages, and takes over the slots.
+
+    Args:
+        state: the cache.
+        key: i32[K], token ids >= 0.
+        length: i32[], tokens.
+        slots: component name -> i32[K] (or shorter, for a component with few), slots of the caller's.
+        given: component name -> i32[], how many of `slots` are given. Default: `length`. Those beyond the whole
+            pages are freed.
+        namespace: i32[], isolates keys from each other.
+        prev_prefix_len: i32[], tokens whose slots are the tree's own already; at most the prefix it holds.
+        inserted_len: i32[], what this same request has inserted before; only nodes beyond it count a hit.
+        evicted_len: component name -> i32[], tokens whose slots the caller has given up before.
+        priority: i32[], raises that of the nodes on the path.
+
+    Returns:
+        The state and an `Inserted`. Refused with BAD_PREFIX, NO_FREE_NODE or ARENA_FULL. The slots must be the
+        caller's: this is for the caller (or the host handle) to see to.
+
+    """
+    config = state.config
+    namespace, prev_len, inserted_len, priority, length = (
+        jnp.asarray(x, jnp.int32) for x in (namespace, prev_prefix_len, inserted_len, priority, length)
+    )
+    given = {c.name: length for c in config.components} | (given or {})
+    evicted_len = {c.name: jnp.int32(0) for c in config.components} | (evicted_len or {})
+    slots = {name: jnp.pad(jnp.asarray(held), (0, CHUNK), constant_values=NULL) for name, held in slots.items()}
+    key_len = whole_pages(length, config)
+    key = padded(key, config)
+
+    # Where does it go, and does it fit?
+    def find(state: CacheState) -> dict[str, Any]:
+        found = walk(config, state.nodes, state.heads, state.tokens, key, key_len, namespace)
+        scalars = state.scalars.get(jnp.int32(0))
+        return {"found": found, "scalars": scalars}
+
+    plan = read_first(state.true(), find, state)
+    found, scalars = plan["found"], plan["scalars"]
+    prefix_len, made = found.length, key_len - found.length
+    needed = (found.cut > 0).astype(jnp.int32) + (made > 0)
+    status = jnp.where(
+        (prev_len > prefix_len) | (prev_len < 0),
+        Status.BAD_PREFIX,
+        jnp.where(
+            needed > scalars["free_nodes"],
+            Status.NO_FREE_NODE,
+            jnp.where(made > config.arena_tokens - scalars["arena_live"], Status.ARENA_FULL, Status.OK),
+        ),
+    ).astype(jnp.int32)
+    applies = status == Status.OK
+    grows = applies & (made > 0)
+    state = compact(state, grows & (made > config.arena_tokens - scalars["arena_top"]))
+    state, front = split(state, jnp.where(applies, found.deepest, NULL), found.cut)
+    parent = jnp.where(front >= 0, front, found.deepest)
+
+    # The end node: a new leaf, or the node at which the key ends.
+    state, now = state.tick(applies & (key_len > 0))
+
+    def look(state: CacheState) -> dict[str, Any]:
+        scalars = state.scalars.get(jnp.int32(0))
+        free = scalars["free_head"]
+        edge = children.page_hash(parent, namespace, lax.dynamic_slice(key, (prefix_len,), (config.page_size,)))
+        return {
+            "parent_row": state.nodes.get(parent),
+            "free": free,
+            "free_row": state.nodes.get(free),
+            "edge": edge,
+            "head": state.heads[children.bucket_of(state.heads, edge)],
+        }
+
+    plan = read_first(state.true(), look, state)
+    parent_row: Row = plan["parent_row"]
+    leaf = {name: jnp.int32(value) for name, value in empty_row(config).items()} | {
+        "parent": parent,
+        "start": scalars_top(state),
+        "length": made,
+        "end": key_len,
+        "next": plan["head"],
+        "hash": plan["edge"],
+        "namespace": namespace,
+        "generation": plan["free_row"]["generation"],
+        "created_hi": now[0],
+        "created_lo": now[1],
+        "priority": priority,
+    }
+    end = jnp.where(grows, plan["free"], parent)
+    row = {name: jnp.where(grows, leaf[name], parent_row[name]) for name in leaf}
+    tokens = copy_run(state.tokens, row["start"], key, prefix_len, jnp.where(grows, made, 0))
+    bucket = children.bucket_of(state.heads, plan["edge"])
+    heads = state.heads.at[bucket].set(jnp.where(grows, end, plan["head"]))
+    state = state.replace(tokens=tokens, heads=heads)
+    scalars = state.scalars.get(jnp.int32(0))
+    state = state.with_scalars(
+        arena_top=scalars["arena_top"] + jnp.where(grows, made, 0),
+        arena_live=scalars["arena_live"] + jnp.where(grows, made, 0),
+        free_head=jnp.where(grows, plan["free_row"]["next"], scalars["free_head"]),
+        free_nodes=scalars["free_nodes"] - grows,
+    )
+    freed = {}
+    for component in config.components:
+        before = state.ledger(component, state.scalars.get(jnp.int32(0)))
+        store, ledger, row = component.commit(
+            state.stores[component.name],
+            before,
+            row,
+            Insertion(
+                slots=slots[component.name],
+                prev_len=prev_len,
+                prefix_len=prefix_len,
+                key_len=key_len,
+                given_len=jnp.asarray(given[component.name], jnp.int32),
+                evicted_len=jnp.asarray(evicted_len[component.name], jnp.int32),
+                applies=applies,
+            ),
+        )
+        state = state.with_store(component, store, ledger)
+        freed[component.name] = (ledger["used"], before["used"] - ledger["used"])
+    nodes = state.nodes.put(jnp.where(applies & (end != ROOT), end, NULL), row)
+    nodes = nodes.set(jnp.where(grows, parent, NULL), children=parent_row["children"] + 1)
+
+    # The path has been used once more.
+    def visit(row: Row) -> Row:
+        row = stamp(row, state, key_len, now)
+        return row | {
+            "hits": row["hits"] + (row["end"] > inserted_len),
+            "priority": jnp.maximum(row["priority"], priority),
+            "longest": jnp.maximum(row["longest"], key_len),
+        }
+
+    state = state.replace(nodes=walk_up(nodes, jnp.where(applies, end, NULL), visit))
+    state = state.refresh(jnp.where(applies & (end > 0), end, NULL))
+    state = state.refresh(jnp.where(grows & (parent > 0), parent, NULL))
+    return state, Inserted(status=status, prefix_len=prefix_len, node=state.ref(end), freed=freed)
+
+
+def scalars_top(state: CacheState) -> jax.Array:
+    """Where the next run goes in the arena (i32[])."""
+    return state.scalars.get(jnp.int32(0))["arena_top"]
+
+
+def inserts(
+    state: CacheState, keys: jax.Array, lengths: jax.Array, slots: dict[str, jax.Array], **options: Any
+) -> tuple[CacheState, Inserted]:
+    """`insert` of B keys in order, in one scan; every argument and result field has a leading axis B.
+
+    The runs in `freed` lie in the pool as it is at the end, where one insert's follows the other's downwards.
+    """
+
+    def step(state: CacheState, each: tuple[Any, ...]) -> tuple[CacheState, Inserted]:
+        key, length, held, options = each
+        return insert(state, key, length, held, **options)
+
+    return lax.scan(step, state, (keys, lengths, slots, options))

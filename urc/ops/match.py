@@ -1,0 +1,165 @@
+"""match_prefix and probe: the longest prefix of a key from which a request can resume."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+
+from urc.errors import Stop
+from urc.ops.split import split
+from urc.ops.walk import Walk, front_part, padded, walk, whole_pages
+from urc.state import CacheState, NodeRef
+from urc.tables.packed import CHUNK, NULL, Row, Table, read_first
+
+
+class Match(struct.PyTreeNode):
+    """What the tree holds of a key. Lengths in tokens, whole pages, i32[]."""
+
+    node: NodeRef  # ends at `device_len`; of a probe: the node in which `device_len` ends
+    device_len: jax.Array  # the request can resume here: all components agree
+    full_len: jax.Array  # how far the first component alone would go
+    hits: dict[str, jax.Array]  # how far each component alone would go
+    slots: dict[str, jax.Array]  # i32[K] per component, by position in the key; NULL from `device_len` on
+    stop: jax.Array  # i32[], a `Stop`
+
+
+def walk_up(nodes: Table, node: jax.Array, visit: Callable[[Row], Row]) -> Table:
+    """`nodes` with every row from `node` (i32[]) up to, not including, the root replaced by `visit` of it."""
+
+    def body(carry: tuple[Table, jax.Array]) -> tuple[Table, jax.Array]:
+        nodes, at = carry
+        row = nodes.get(at)
+        return nodes.put(at, visit(row)), row["parent"]
+
+    return lax.while_loop(lambda carry: carry[1] > 0, body, (nodes, node))[0]
+
+
+def stamp(row: Row, state: CacheState, end: jax.Array, now: tuple[jax.Array, jax.Array]) -> Row:
+    """The row after a use of the path up to `end` (i32[], tokens) at the time `now`."""
+    for component in state.config.components:
+        touched = component.touches(row, end)
+        for field, word in zip(("stamp_hi", "stamp_lo"), now, strict=True):
+            column = component.column(field)
+            row = row | {column: jnp.where(touched, word, row[column])}
+    return row
+
+
+def read_slots(state: CacheState, node: jax.Array, cut: jax.Array, width: int) -> dict[str, jax.Array]:
+    """Per component the slots i32[width] of the path that ends at `node`, or `cut` > 0 tokens into it."""
+    config = state.config
+
+    def body(carry: tuple[dict[str, jax.Array], jax.Array]) -> tuple[dict[str, jax.Array], jax.Array]:
+        out, at = carry
+        row = state.nodes.get(at)
+        row, _ = front_part(row, jnp.where((at == node) & (cut > 0), cut, row["length"]), config)
+        read = {c.name: c.read(state.stores[c.name], row, out[c.name]) for c in config.components}
+        return read, row["parent"]
+
+    empty = {c.name: jnp.full(width + CHUNK, NULL, jnp.int32) for c in config.components}
+    out, _ = lax.while_loop(lambda carry: carry[1] > 0, body, (empty, node))
+    return {name: slots[:width] for name, slots in out.items()}
+
+
+def _walk(state: CacheState, key: jax.Array, length: jax.Array, namespace: jax.Array) -> Walk:
+    return walk(state.config, state.nodes, state.heads, state.tokens, key, length, namespace)
+
+
+def _walks(
+    state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array | int
+) -> tuple[Walk, tuple[jax.Array, ...]]:
+    """The walks of B keys side by side, and what each needs to be walked again."""
+    lengths = whole_pages(jnp.asarray(lengths, jnp.int32), state.config)
+    namespaces = jnp.broadcast_to(jnp.asarray(namespaces, jnp.int32), lengths.shape)
+    queries = (jax.vmap(lambda key: padded(key, state.config))(keys), lengths, namespaces)
+    return jax.vmap(lambda *query: _walk(state, *query))(*queries), queries
+
+
+def _settle(state: CacheState, found: Walk, width: int) -> tuple[CacheState, Match]:
+    """What a match does once the walk is known: split where it ended, touch the path, read the slots."""
+    state, front = split(state, found.deepest, found.cut)
+    # The deepest usable prefix may be the front part; without it, it is the deepest that ends at a node.
+    inside = (found.usable == found.deepest) & (found.cut > 0)
+    missed = inside & (front < 0)
+    node = jnp.where(missed, found.whole, jnp.where(inside, front, found.usable))
+    length = jnp.where(missed, found.whole_len, found.usable_len)
+    state, now = state.tick(length > 0)
+    state = state.replace(nodes=walk_up(state.nodes, node, lambda row: stamp(row, state, length, now)))
+    state = state.refresh(jnp.where(node > 0, node, NULL))
+    base = state.config.components[0].name
+    return state, Match(
+        node=state.ref(node),
+        device_len=length,
+        full_len=jnp.where(missed, length, found.hits[base]),
+        hits={name: jnp.where(missed, jnp.minimum(hit, length), hit) for name, hit in found.hits.items()},
+        slots=read_slots(state, node, jnp.int32(0), width),
+        stop=jnp.where(missed, Stop.NO_FREE_NODE, found.stop).astype(jnp.int32),
+    )
+
+
+def match_prefix(
+    state: CacheState, key: jax.Array, length: jax.Array, *, namespace: jax.Array | int = 0
+) -> tuple[CacheState, Match]:
+    """Finds the longest prefix of key[:length] from which a request can resume, and marks it as used.
+
+    Args:
+        state: the cache.
+        key: i32[K], token ids; what lies beyond `length` does not matter.
+        length: i32[], tokens; cut down to whole pages.
+        namespace: i32[], isolates keys from each other.
+
+    Returns:
+        The state, in which a node is split where the key ends or leaves it and the path used is the most recent of
+        the access order; and the `Match`. If no row is free for the split, the match ends at the node's start.
+
+    """
+    namespace = jnp.asarray(namespace, jnp.int32)
+    length = whole_pages(jnp.asarray(length, jnp.int32), state.config)
+    found = read_first(state.true(), _walk, state, padded(key, state.config), length, namespace)
+    return _settle(state, found, key.shape[0])
+
+
+def match_prefixes(
+    state: CacheState, keys: jax.Array, lengths: jax.Array, *, namespaces: jax.Array | int = 0
+) -> tuple[CacheState, Match]:
+    """`match_prefix` of B keys (i32[B, K], i32[B], i32[B]), as if one after the other; every result field [B, ...].
+
+    The walks run side by side; then, in order, each match takes effect. A walk that ended inside a node which an
+    earlier match of the batch has split since is walked again.
+    """
+    walks, queries = read_first(state.true(), _walks, state, keys, lengths, namespaces)
+
+    def step(state: CacheState, query: tuple[Walk, tuple[jax.Array, ...]]) -> tuple[CacheState, Match]:
+        planned, asked = query
+        again = (planned.cut > 0) & (state.nodes.get(planned.deepest)["length"] != planned.inside_len)
+        found = lax.cond(again, lambda s: _walk(s, *asked), lambda _: planned, state)
+        return _settle(state, found, keys.shape[1])
+
+    return lax.scan(step, state, (walks, queries))
+
+
+def _probed(state: CacheState, found: Walk, width: int) -> Match:
+    """The result of a walk that changes nothing."""
+    cut = jnp.where(found.usable == found.deepest, found.cut, 0)
+    return Match(
+        node=state.ref(found.usable),
+        device_len=found.usable_len,
+        full_len=found.hits[state.config.components[0].name],
+        hits=found.hits,
+        slots=read_slots(state, found.usable, cut, width),
+        stop=found.stop,
+    )
+
+
+def probe(state: CacheState, key: jax.Array, length: jax.Array, *, namespace: jax.Array | int = 0) -> Match:
+    """`match_prefix` without any side effect: no split, no touch."""
+    namespace = jnp.asarray(namespace, jnp.int32)
+    length = whole_pages(jnp.asarray(length, jnp.int32), state.config)
+    return _probed(state, _walk(state, padded(key, state.config), length, namespace), key.shape[0])
+
+
+def probes(state: CacheState, keys: jax.Array, lengths: jax.Array, *, namespaces: jax.Array | int = 0) -> Match:
+    """`probe` of B keys (i32[B, K], i32[B], i32[B]), walked side by side; every result field [B, ...]."""
+    found = _walks(state, keys, lengths, namespaces)[0]
+    return lax.map(lambda one: _probed(state, one, keys.shape[1]), found)

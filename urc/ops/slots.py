@@ -1,0 +1,43 @@
+"""alloc and free: slots that requests hold, outside the tree."""
+
+import jax
+import jax.numpy as jnp
+
+from urc.components.base import Component
+from urc.errors import Status
+from urc.state import CacheState
+from urc.tables import pool
+from urc.tables.packed import CHUNK, NULL
+
+
+def _pool(state: CacheState, name: str) -> tuple[Component, int]:
+    """The component and the size of its pool; ValueError if the caller owns the pool."""
+    component = state.config.component(name)
+    size = state.config.pool_size(name)
+    if size is None:
+        raise ValueError(f"the pool of {name!r} is the caller's own (pools[{name!r}] is None)")
+    return component, size
+
+
+def alloc(state: CacheState, name: str, count: jax.Array, *, width: int) -> tuple[CacheState, jax.Array, jax.Array]:
+    """Takes `count` (i32[], <= `width`) slots of a component out of its pool: all or nothing.
+
+    Returns the state, the slots i32[width] (NULL behind them, or all NULL), and a `Status` (i32[]), POOL_EMPTY if
+    fewer are free.
+    """
+    component, size = _pool(state, name)
+    store, ledger = state.stores[name], state.ledger(component, state.scalars.get(jnp.int32(0)))
+    fits = (count >= 0) & (count <= width) & (count <= size - ledger["used"])
+    count = jnp.where(fits, count, 0)
+    slots, used = pool.take(component.pool(store), ledger["used"], count, width=width)
+    state = state.with_store(component, store, ledger | {"used": used})
+    return state, slots, jnp.where(fits, Status.OK, Status.POOL_EMPTY).astype(jnp.int32)
+
+
+def free(state: CacheState, name: str, slots: jax.Array, count: jax.Array) -> CacheState:
+    """Puts slots[:count] (i32[n], i32[]) back. They must be held by the caller: this is for the caller to see to."""
+    component, _ = _pool(state, name)
+    store, ledger = state.stores[name], state.ledger(component, state.scalars.get(jnp.int32(0)))
+    padded = jnp.pad(slots, (0, CHUNK), constant_values=NULL)
+    held, used = pool.give(component.pool(store), ledger["used"], padded, jnp.int32(0), count)
+    return state.with_store(component, component.with_pool(store, held), ledger | {"used": used})

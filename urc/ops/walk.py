@@ -1,0 +1,161 @@
+"""The walk down the tree that match, probe and insert share: read-only, small carries, so it vectorises."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+
+from urc.config import CacheConfig
+from urc.errors import Stop
+from urc.state import ROOT
+from urc.tables import children
+from urc.tables.packed import CHUNK, NULL, Row, Table
+
+
+class Walk(struct.PyTreeNode):
+    """How far a key goes. Lengths in tokens, all i32[]; `node`s are rows."""
+
+    deepest: jax.Array  # node in which the walk ended: at its end, or `cut` tokens into it
+    cut: jax.Array  # 0 if the walk ended at a node's end
+    inside_len: jax.Array  # the length of `deepest` where `cut` > 0; shows whether the node has been split since
+    length: jax.Array  # tokens of the key that are in the tree
+    usable: jax.Array  # node in which the deepest prefix ends at which all components agree
+    usable_len: jax.Array
+    whole: jax.Array  # the same, for prefixes that end at a node's end
+    whole_len: jax.Array
+    hits: dict[str, jax.Array]  # how far each component alone could resume
+    stop: jax.Array
+
+
+def padded(key: jax.Array, config: CacheConfig) -> jax.Array:
+    """The key (i32[K]) with room for a page and a chunk to be read at any place of it."""
+    return jnp.pad(key, (0, max(CHUNK, config.page_size)))
+
+
+def whole_pages(length: jax.Array, config: CacheConfig) -> jax.Array:
+    """Tokens in the whole pages of `length` tokens."""
+    return length // config.page_size * config.page_size
+
+
+def front_part(row: Row, cut: jax.Array, config: CacheConfig) -> tuple[Row, Row]:
+    """(front, rear): the rows of a node cut after `cut` of its tokens, the tree's links left as they are."""
+    rest = row["length"] - cut
+    front = row | {"length": cut, "end": row["end"] - rest}
+    rear = row | {"start": row["start"] + cut, "length": rest}
+    for component in config.components:
+        front, rear = component.split(front, rear)
+    return front, rear
+
+
+def common_prefix(tokens: jax.Array, start: jax.Array, key: jax.Array, pos: jax.Array, limit: jax.Array) -> jax.Array:
+    """Tokens (i32[], at most `limit`) on which the run at tokens[start:] and key[pos:] agree."""
+    lane = jnp.arange(CHUNK, dtype=jnp.int32)
+
+    def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        done, _ = carry
+        run = lax.dynamic_slice(tokens, (start + done,), (CHUNK,))
+        asked = lax.dynamic_slice(key, (pos + done,), (CHUNK,))
+        agree = jnp.min(jnp.where(run != asked, lane, CHUNK))
+        return done + agree, agree == CHUNK
+
+    more = lambda c: c[1] & (c[0] < limit)
+    return jnp.minimum(lax.while_loop(more, body, (jnp.int32(0), jnp.bool_(True)))[0], limit)
+
+
+def walk(
+    config: CacheConfig,
+    nodes: Table,
+    heads: jax.Array,
+    tokens: jax.Array,
+    key: jax.Array,
+    length: jax.Array,
+    namespace: jax.Array,
+) -> Walk:
+    """Follows `key` (i32[K + pad], see `padded`) for `length` (i32[], whole pages) tokens."""
+    page = config.page_size
+
+    def child_slot(node: jax.Array, pos: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """(hash of the edge by which `node` would go on at `pos`, first row of its bucket)."""
+        edge = children.page_hash(node, namespace, lax.dynamic_slice(key, (pos,), (page,)))
+        first = heads[children.bucket_of(heads, edge)]
+        return edge, jnp.where(pos < length, first, NULL)
+
+    def body(carry: dict[str, Any]) -> dict[str, Any]:
+        node, candidate, edge, pos = carry["node"], carry["candidate"], carry["edge"], carry["pos"]
+        row = nodes.get(candidate)
+        plausible = (row["hash"] == edge) & (row["parent"] == node) & (row["namespace"] == namespace)
+        limit = jnp.where(plausible, jnp.minimum(row["length"], length - pos), 0)
+        agree = whole_pages(common_prefix(tokens, row["start"], key, pos, limit), config)
+        found = agree > 0  # a hash alone never decides: at least the first page is equal
+        ends = agree == row["length"]
+        pos = pos + agree
+        reached = jnp.where(found, candidate, node)
+        following, first = child_slot(reached, pos)
+
+        visited, _ = front_part(row, jnp.where(found & ~ends, agree, row["length"]), config)
+        agreed = found
+        resumes, hits = {}, {}
+        for component in config.components:
+            resume, valid = component.resume(carry["resumes"][component.name], visited)
+            resumes[component.name] = jax.tree.map(
+                lambda new, old: jnp.where(found, new, old), resume, carry["resumes"][component.name]
+            )
+            hits[component.name] = jnp.where(found & valid, pos, carry["hits"][component.name])
+            agreed = agreed & valid
+        whole = agreed & ends
+        return {
+            "node": jnp.where(found & ends, candidate, node),
+            "candidate": jnp.where(found, jnp.where(ends, first, NULL), row["next"]),
+            "edge": jnp.where(found, following, edge),
+            "pos": pos,
+            "deepest": reached,
+            "cut": jnp.where(found & ~ends, agree, 0),
+            "inside_len": jnp.where(found & ~ends, row["length"], 0),
+            "usable": jnp.where(agreed, candidate, carry["usable"]),
+            "usable_len": jnp.where(agreed, pos, carry["usable_len"]),
+            "whole": jnp.where(whole, candidate, carry["whole"]),
+            "whole_len": jnp.where(whole, pos, carry["whole_len"]),
+            "resumes": resumes,
+            "hits": hits,
+        }
+
+    root, zero = jnp.int32(ROOT), jnp.int32(0)
+    edge, first = child_slot(root, zero)
+    end = lax.while_loop(
+        lambda carry: carry["candidate"] >= 0,
+        body,
+        {
+            "node": root,
+            "candidate": first,
+            "edge": edge,
+            "pos": zero,
+            "deepest": root,
+            "cut": zero,
+            "inside_len": zero,
+            "usable": root,
+            "usable_len": zero,
+            "whole": root,
+            "whole_len": zero,
+            "resumes": {component.name: component.start() for component in config.components},
+            "hits": {component.name: zero for component in config.components},
+        },
+    )
+    stop = jnp.where(
+        end["pos"] == length,
+        Stop.KEY_EXHAUSTED,
+        jnp.where(end["cut"] > 0, Stop.DIVERGED, Stop.NO_CHILD),
+    )
+    return Walk(
+        deepest=end["deepest"],
+        cut=end["cut"],
+        inside_len=end["inside_len"],
+        length=end["pos"],
+        usable=end["usable"],
+        usable_len=end["usable_len"],
+        whole=end["whole"],
+        whole_len=end["whole_len"],
+        hits=end["hits"],
+        stop=stop.astype(jnp.int32),
+    )

@@ -1,0 +1,1 @@
+"""Replay of request traces through the cache: traces, workloads, the rule, reports."""

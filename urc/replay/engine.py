@@ -1,0 +1,198 @@
+"""The replay of one trace through one cache, and what an infinite cache would have hit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from urc.replay.trace import Request, Trace
+
+FULL = "full"
+CHUNK = 64  # requests served between two reports of progress
+POINTS = 120  # at most, of a hit-rate series
+
+
+class Match(Protocol):
+    """What the replay reads of a match."""
+
+    @property
+    def device_len(self) -> int: ...  # noqa: D102
+    @property
+    def node(self) -> int: ...  # noqa: D102
+    @property
+    def slots(self) -> Mapping[str, np.ndarray]: ...  # noqa: D102
+
+
+class Cache(Protocol):
+    """What the replay needs of a cache: `urc.UnifiedRadixCache` has it."""
+
+    def match_prefix(self, tokens: np.ndarray, /) -> Match: ...  # noqa: D102
+    def lock(self, node: int, /) -> Any: ...  # noqa: D102
+    def unlock(self, receipt: Any, /) -> Any: ...  # noqa: D102
+    def sizes(self) -> Mapping[str, Any]: ...  # noqa: D102
+    def evict(self, targets: dict[str, int], /) -> Any: ...  # noqa: D102
+    def alloc(self, name: str, n: int, /) -> np.ndarray | None: ...  # noqa: D102
+    def insert(  # noqa: D102
+        self, tokens: np.ndarray, slots: dict[str, np.ndarray], /, *, prev_prefix_len: int
+    ) -> Any: ...
+
+
+class Served(NamedTuple):
+    """What became of one request. All in blocks but `refused`."""
+
+    matched: int  # of the input; 0 if refused
+    evicted: int | None  # None: nothing had to be evicted
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A hit rate of a trace's inputs, by blocks and by tokens; 0 of an empty input."""
+
+    matched_blocks: int
+    input_blocks: int
+    matched_tokens: int
+    input_tokens: int
+
+    @property
+    def blocks(self) -> float:
+        """Matched input blocks / input blocks."""
+        return self.matched_blocks / max(self.input_blocks, 1)
+
+    @property
+    def tokens(self) -> float:
+        """Matched input tokens / input tokens."""
+        return self.matched_tokens / max(self.input_tokens, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The result of one trace at one capacity under one policy."""
+
+    capacity: int  # blocks
+    policy: str
+    page_size: int  # blocks
+    requests: int
+    rate: Rate
+    evicted: int  # blocks
+    evict_calls: int
+    refused: int  # requests for which not enough could be freed
+    seconds: float
+    series: tuple[tuple[int, float], ...]  # (requests served, hit rate by blocks since the last point)
+
+    @property
+    def requests_per_second(self) -> float:
+        """Requests / wall-clock seconds, compilation included."""
+        return self.requests / self.seconds if self.seconds > 0 else 0.0
+
+
+def serve(cache: Cache, request: Request, *, page_size: int = 1) -> Served:
+    """Serves one request: the rule of the replay.
+
+    Match the input; where the output enters the cache too, match the whole sequence, which counts
+    for what follows but not as a hit. Lock the node; if the free slots do not cover the rest, evict
+    exactly the shortfall; allocate; insert with the tree's slots for the prefix; unlock. Whole
+    leaves are evicted, so more may be freed than was asked for. If too little can be freed the
+    request is refused: it hits nothing and inserts nothing, but the eviction has happened.
+
+    Only whole pages take part: the blocks of a last, partial page are missed and never cached.
+    """
+    ids = request.ids[: len(request.ids) // page_size * page_size]
+    if not len(ids):
+        return Served(0, None, False)
+    hit = cache.match_prefix(request.ids[: request.input_blocks])
+    prefix = hit if request.input_blocks == len(request.ids) else cache.match_prefix(ids)
+    receipt = cache.lock(prefix.node)
+    try:
+        rest = len(ids) - prefix.device_len
+        shortfall = rest - cache.sizes()[FULL].free
+        evicted = cache.evict({FULL: shortfall}).evicted[FULL] if shortfall > 0 else None
+        fresh = cache.alloc(FULL, rest)
+        if fresh is None:
+            return Served(0, evicted, True)
+        slots = {FULL: np.concatenate([prefix.slots[FULL], fresh])}
+        cache.insert(ids, slots, prev_prefix_len=prefix.device_len)
+    finally:
+        cache.unlock(receipt)
+    return Served(hit.device_len, evicted, False)
+
+
+def replay(
+    trace: Trace,
+    cache: Cache,
+    *,
+    capacity: int,
+    policy: str,
+    page_size: int = 1,
+    on_progress: Callable[[int], None] = lambda served: None,
+) -> Run:
+    """Replays `trace` through an empty cache; the rest says which cache it is, for the result.
+
+    Args:
+      trace: the requests.
+      cache: empty, of `capacity` blocks and pages of `page_size` blocks.
+      capacity: blocks that the cache holds.
+      policy: the name of its eviction policy.
+      page_size: blocks of a page.
+      on_progress: called now and then with the number of requests served since the last call.
+
+    """
+    served: list[Served] = []
+    start = time.perf_counter()
+    for first in range(0, len(trace.requests), CHUNK):
+        chunk = trace.requests[first : first + CHUNK]
+        served.extend(serve(cache, request, page_size=page_size) for request in chunk)
+        on_progress(len(chunk))
+    seconds = time.perf_counter() - start
+    matched = [s.matched for s in served]
+    evicted = [s.evicted for s in served if s.evicted is not None]
+    return Run(
+        capacity=capacity,
+        policy=policy,
+        page_size=page_size,
+        requests=len(served),
+        rate=_rate(trace, matched),
+        evicted=sum(evicted),
+        evict_calls=len(evicted),
+        refused=sum(s.refused for s in served),
+        seconds=seconds,
+        series=_series([r.input_blocks for r in trace.requests], matched),
+    )
+
+
+def ideal(trace: Trace, *, page_size: int = 1) -> Rate:
+    """The hit rate of a cache that never evicts: each input against all that was served before."""
+    children: dict[tuple[int, int], int] = {}
+    matched = []
+    for request in trace.requests:
+        node, depth = 0, 0
+        for position, block in enumerate(request.ids.tolist(), 1):
+            edge = (node, block)
+            if edge in children:
+                depth = position
+            node = children.setdefault(edge, len(children) + 1)
+        matched.append(min(depth, request.input_blocks) // page_size * page_size)
+    return _rate(trace, matched)
+
+
+def _rate(trace: Trace, matched: Sequence[int]) -> Rate:
+    tokens = (
+        min(blocks * trace.block_size, request.input_length)  # a Mooncake input's last block may be partial
+        for request, blocks in zip(trace.requests, matched, strict=True)
+    )
+    return Rate(sum(matched), trace.input_blocks, sum(tokens), trace.input_tokens)
+
+
+def _series(inputs: Sequence[int], matched: Sequence[int]) -> tuple[tuple[int, float], ...]:
+    """Cuts the requests into at most `POINTS` windows and takes the hit rate of each."""
+    total = len(inputs)
+    window = max(1, -(-total // POINTS))
+    points = []
+    for first in range(0, total, window):
+        last = min(first + window, total)
+        points.append((last, sum(matched[first:last]) / max(sum(inputs[first:last]), 1)))
+    return tuple(points)

@@ -1,0 +1,141 @@
+"""The whole cache as one immutable pytree of fixed-capacity arrays."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from urc.components.base import COLUMNS, Component, Ledger
+from urc.config import CacheConfig
+from urc.tables import clock, victims
+from urc.tables.packed import CHUNK, NULL, Row, Table
+from urc.tables.victims import Key
+
+ROOT = 0
+"""Row of the root, which holds no tokens and is never evicted."""
+
+SCALARS = ("clock_hi", "clock_lo", "arena_top", "arena_live", "free_head", "free_nodes")
+LEDGER = ("used", "evictable", "protected")
+
+
+class NodeRef(struct.PyTreeNode):
+    """A node, told apart from others that its row has held or will hold."""
+
+    index: jax.Array  # i32[]
+    generation: jax.Array  # i32[]
+
+
+class CacheState(struct.PyTreeNode):
+    """A radix tree of whole pages and, per component, the slots that its nodes hold.
+
+    Invariants, all checked by `urc.view.check`:
+    - A row of `nodes` in use is reached from the root, once; every other row is in the free list that starts at
+      `free_head` and is linked by `next`. `end` is the parent's `end` plus `length`; `children` counts children.
+    - A node is found in the bucket of `hash(parent, namespace, its first page)`; no two children of a parent share
+      namespace and first page.
+    - The runs [start, start + length) of `tokens` are disjoint and lie below `arena_top`; `arena_live` is their sum.
+    - Per component: slots in nodes and slots in the pool's free part are disjoint; `evictable` and `protected` are
+      the sizes of the nodes whose lock count is 0, above 0; the victim order is what the rows say.
+    - Of two nodes with the same last access one is an ancestor of the other, and the deeper is the more recent.
+    """
+
+    nodes: Table  # i32[rows, k]: config.node_columns; row 0 is the root, the last row is spare
+    heads: jax.Array  # i32[buckets]: first row of each bucket of the child table
+    tokens: jax.Array  # i32[arena_tokens + CHUNK]
+    scalars: Table  # i32[1 + spare, k]: SCALARS, then LEDGER per component
+    stores: dict[str, Any]  # each component's own
+    config: CacheConfig = struct.field(pytree_node=False)
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def ledger(self, component: Component, scalars: Row) -> Ledger:
+        """One component's counters out of the scalars."""
+        return {field: scalars[component.column(field)] for field in LEDGER}
+
+    def true(self) -> jax.Array:
+        """bool[]: always true, in a way that XLA cannot prove; see `read_first`."""
+        return self.scalars.data[0, 0] >= 0
+
+    def ref(self, index: jax.Array) -> NodeRef:
+        """The node in a row."""
+        return NodeRef(index=index, generation=self.nodes.get(index)["generation"])
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def with_scalars(self, **fields: jax.Array) -> "CacheState":
+        """Other values of some scalars."""
+        return self.replace(scalars=self.scalars.put(jnp.int32(0), self.scalars.get(jnp.int32(0)) | fields))
+
+    def with_store(self, component: Component, store: Any, ledger: Ledger | None = None) -> "CacheState":
+        """Another store, and counters, of one component."""
+        state = self.replace(stores={**self.stores, component.name: store})
+        if ledger is None:
+            return state
+        return state.with_scalars(**{component.column(field): ledger[field] for field in LEDGER})
+
+    def tick(self, advance: jax.Array) -> tuple["CacheState", tuple[jax.Array, jax.Array]]:
+        """Advances the clock where `advance` (bool[]); returns the words of now."""
+        scalars = self.scalars.get(jnp.int32(0))
+        now = clock.tick(scalars["clock_hi"], scalars["clock_lo"], advance)
+        return self.with_scalars(clock_hi=now[0], clock_lo=now[1]), now
+
+    def refresh(self, index: jax.Array) -> "CacheState":
+        """Puts a node (i32[]; NULL: no-op) where it now belongs in every component's victim order."""
+        state = self
+        for component in self.config.components:
+            store = state.stores[component.name]
+            order = victims.refresh(component.victims(store), state.nodes, index, key_of(component, self.config))
+            state = state.with_store(component, component.with_victims(store, order))
+        return state
+
+
+def is_device_leaf(row: Row, components: tuple[Component, ...]) -> jax.Array:
+    """bool: not the root, childless, holds what nodes live on, and no component locks it."""
+    leaf = (row["length"] > 0) & (row["children"] == 0) & components[0].has_value(row)
+    for component in components:
+        leaf = leaf & (row[component.column("lock")] == 0)
+    return leaf
+
+
+def key_of(component: Component, config: CacheConfig) -> victims.KeyOf:
+    """The key by which one component's victim order sorts nodes."""
+
+    def key(rows: Row) -> tuple[jax.Array, Key]:
+        candidate, words = component.victim(rows, is_device_leaf(rows, config.components), config)
+        return candidate & (rows["length"] > 0), words
+
+    return key
+
+
+def empty_row(config: CacheConfig) -> dict[str, int]:
+    """A row that holds no node."""
+    row = dict.fromkeys(config.node_columns, 0)
+    row |= {"parent": NULL, "next": NULL}
+    row |= {component.column("value"): NULL for component in config.components}
+    assert set(row) == set(config.node_columns) and len(COLUMNS) == 6
+    return row
+
+
+def init(config: CacheConfig) -> CacheState:
+    """An empty cache."""
+    row = empty_row(config)
+    nodes = np.tile(np.array(list(row.values()), np.int32), (config.node_rows, 1))
+    columns = config.node_columns
+    nodes[1 : config.max_nodes, columns.index("next")] = [*range(2, config.max_nodes), NULL][: config.max_nodes - 1]
+    scalars = dict.fromkeys(SCALARS, 0) | {"free_nodes": config.max_nodes - 1}
+    scalars["free_head"] = 1 if config.max_nodes > 1 else NULL
+    for component in config.components:
+        owned = config.pool_size(component.name)
+        ledger = {"used": config.arena_tokens if owned is None else 0, "evictable": 0, "protected": 0}
+        scalars |= {component.column(field): value for field, value in ledger.items()}
+    values = np.array([list(scalars.values())] * 2, np.int32)
+    return CacheState(
+        nodes=Table(data=jnp.asarray(nodes), columns=columns),
+        heads=jnp.full(config.buckets, NULL, jnp.int32),
+        tokens=jnp.full(config.arena_tokens + CHUNK, NULL, jnp.int32),
+        scalars=Table(data=jnp.asarray(values), columns=tuple(scalars)),
+        stores={component.name: component.init(config) for component in config.components},
+        config=config,
+    )

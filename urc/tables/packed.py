@@ -1,0 +1,103 @@
+"""Packed tables: named int32 columns over one array, and the two idioms that keep XLA from copying it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+
+NULL = -1
+"""Marks "no row"; it is never used as an index."""
+
+Row = dict[str, jax.Array]
+"""One row of a table: column name -> i32[]."""
+
+CHUNK = 256
+"""Tokens that one iteration of a run loop reads or writes; arrays that hold runs are this much longer."""
+
+
+class Table(struct.PyTreeNode):
+    """Named int32 columns over one packed array.
+
+    XLA updates a donated buffer in place only where every read of it comes, by data, before the write. So a
+    step reads all the rows it needs, then writes; a write that does not apply goes to the spare last row.
+    """
+
+    data: jax.Array  # i32[rows, k]; the last row is spare
+    columns: tuple[str, ...] = struct.field(pytree_node=False)
+
+    @property
+    def spare(self) -> int:
+        """Index of the row that takes the writes that do not apply."""
+        return self.data.shape[0] - 1
+
+    def get(self, index: jax.Array) -> Row:
+        """Row `index` (i32[]; NULL reads row 0, whose values must then not be used)."""
+        values = lax.dynamic_slice(self.data, (jnp.maximum(index, 0), 0), (1, len(self.columns)))[0]
+        return {name: values[j] for j, name in enumerate(self.columns)}
+
+    def block(self, start: jax.Array, size: int) -> Row:
+        """Rows start .. start+size-1 as column name -> i32[size]; the table must hold them all."""
+        values = lax.dynamic_slice(self.data, (start, 0), (size, len(self.columns)))
+        return {name: values[:, j] for j, name in enumerate(self.columns)}
+
+    def put(self, index: jax.Array, row: Row) -> "Table":
+        """Writes a whole row; NULL: no-op."""
+        values = jnp.stack([jnp.asarray(row[name], jnp.int32) for name in self.columns])
+        at = jnp.where(index < 0, self.spare, index)
+        return self.replace(data=lax.dynamic_update_slice(self.data, values[None], (at, 0)))
+
+    def set(self, index: jax.Array, **fields: jax.Array) -> "Table":
+        """Writes single fields of row `index`; NULL: no-op."""
+        at = jnp.where(index < 0, self.spare, index)
+        data = self.data
+        for name, value in fields.items():
+            cell = jnp.asarray(value, jnp.int32)[None, None]
+            data = lax.dynamic_update_slice(data, cell, (at, self.columns.index(name)))
+        return self.replace(data=data)
+
+
+def read_first(flag: jax.Array, read: Callable[..., Any], *operands: Any) -> Any:
+    """`read(*operands)`, computed before anything that is written to the operands later in the same jit.
+
+    A conditional's operands are read-only to XLA, so a buffer that only its branch reads can be updated in
+    place afterwards; without it, XLA may read late and copy the buffer first. `flag` (bool[]) is always true,
+    in a way that the compiler cannot prove.
+    """
+    shapes = jax.eval_shape(read, *operands)
+    zeros = lambda *_: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    return lax.cond(flag, read, zeros, *operands)
+
+
+def copy_run(dst: jax.Array, dst_at: jax.Array, src: jax.Array, src_at: jax.Array, length: jax.Array) -> jax.Array:
+    """`dst` with dst[dst_at : dst_at+length] = src[src_at : src_at+length], a chunk at a time.
+
+    Both arrays (i32[...]) must be CHUNK longer than the runs that they hold. `length` <= 0 copies nothing. The
+    two runs may lie in one array if `dst_at <= src_at` (pass it as `dst` and as `src`: see `move_run`).
+    """
+    lane = jnp.arange(CHUNK, dtype=jnp.int32)
+
+    def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        out, done = carry
+        new = lax.dynamic_slice(src, (src_at + done,), (CHUNK,))
+        old = lax.dynamic_slice(out, (dst_at + done,), (CHUNK,))
+        out = lax.dynamic_update_slice(out, jnp.where(lane < length - done, new, old), (dst_at + done,))
+        return out, done + CHUNK
+
+    return lax.while_loop(lambda c: c[1] < length, body, (dst, jnp.int32(0)))[0]
+
+
+def move_run(array: jax.Array, dst_at: jax.Array, src_at: jax.Array, length: jax.Array) -> jax.Array:
+    """Moves a run down within one array (`dst_at <= src_at`); what lay between is overwritten."""
+    lane = jnp.arange(CHUNK, dtype=jnp.int32)
+
+    def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        out, done = carry
+        new = lax.dynamic_slice(out, (src_at + done,), (CHUNK,))
+        old = lax.dynamic_slice(out, (dst_at + done,), (CHUNK,))
+        out = lax.dynamic_update_slice(out, jnp.where(lane < length - done, new, old), (dst_at + done,))
+        return out, done + CHUNK
+
+    return lax.while_loop(lambda c: c[1] < length, body, (array, jnp.int32(0)))[0]

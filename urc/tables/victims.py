@@ -1,0 +1,106 @@
+"""Victim order: the row with the smallest key, kept in O(log rows) per change and found in O(1).
+
+A tournament with blocks of 64. Level 0 is the rows' own table, never copied: a block's winner is computed from
+its 64 rows. Each level above holds the winners of the level below, 64 to a block, up to a single row. What is
+stored is therefore about rows/63 winners; a row's key is a pure function of the row, so nothing goes stale.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from urc.tables.packed import NULL, Row, Table
+
+BLOCK = 64
+WORDS = 4
+"""int32 words of a key, compared in order."""
+
+_MAX = 2**31 - 1
+
+Key = tuple[jax.Array, ...]
+"""WORDS arrays i32[n]: the keys of n rows, word by word; smaller goes first."""
+
+KeyOf = Callable[[Row], tuple[jax.Array, Key]]
+"""(columns i32[n]) -> (bool[n] is a candidate, its key)."""
+
+
+def padded_rows(rows: int) -> int:
+    """The number of rows that a table must have so that its blocks are whole."""
+    return BLOCK * math.ceil(rows / BLOCK)
+
+
+def _levels(rows: int) -> list[tuple[int, int]]:
+    """(first index, size) of each level of winners for a table of `rows` (a multiple of BLOCK) rows."""
+    levels, start, size = [], 0, rows // BLOCK
+    while True:
+        size = 1 if size == 1 else padded_rows(size)
+        levels.append((start, size))
+        if size == 1:
+            return levels
+        start, size = start + size, size // BLOCK
+
+
+def init(rows: int) -> jax.Array:
+    """No candidates: i32[winners, WORDS + 1], a key and the row that has it, NULL where a block has none."""
+    start, size = _levels(rows)[-1]
+    return jnp.full((start + size, WORDS + 1), NULL, jnp.int32)
+
+
+def _smallest(candidate: jax.Array, key: Key) -> jax.Array:
+    """Index (i32[]) of the smallest key among the candidates (bool[n]); NULL if there is none."""
+    alive = candidate
+    for word in key:
+        least = jnp.min(jnp.where(alive, word, _MAX))
+        alive = alive & (word == least)
+    return jnp.where(jnp.any(candidate), jnp.argmax(alive).astype(jnp.int32), NULL)
+
+
+def _winner(candidate: jax.Array, key: Key, rows: jax.Array) -> jax.Array:
+    """The winning entry i32[WORDS + 1] of one block."""
+    at = _smallest(candidate, key)
+    entry = jnp.stack([word[jnp.maximum(at, 0)] for word in key] + [rows[jnp.maximum(at, 0)]])
+    return jnp.where(at < 0, NULL, entry)
+
+
+def refresh(order: jax.Array, table: Table, row: jax.Array, key_of: KeyOf) -> jax.Array:
+    """`order` after row `row` of `table` (i32[]; NULL: no-op) has changed in any way."""
+    rows = table.data.shape[0]
+    applies = row >= 0
+    index = jnp.maximum(row, 0) // BLOCK
+    candidate, key = key_of(table.block(index * BLOCK, BLOCK))
+    entry = _winner(candidate, key, index * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32))
+    levels = _levels(rows)
+    for depth, (start, _) in enumerate(levels):
+        old = lax.dynamic_slice(order, (start + index, 0), (1, WORDS + 1))
+        order = lax.dynamic_update_slice(order, jnp.where(applies, entry[None], old), (start + index, 0))
+        if depth + 1 < len(levels):
+            index = index // BLOCK
+            block = lax.dynamic_slice(order, (start + index * BLOCK, 0), (BLOCK, WORDS + 1))
+            key = tuple(block[:, w] for w in range(WORDS))
+            entry = _winner(block[:, WORDS] >= 0, key, block[:, WORDS])
+    return order
+
+
+def first(order: jax.Array) -> jax.Array:
+    """The row with the smallest key (i32[]), NULL if there is no candidate."""
+    return order[-1, WORDS]
+
+
+def rebuild(table: Table, key_of: KeyOf) -> jax.Array:
+    """The whole order computed afresh from the table."""
+    rows = table.data.shape[0]
+    order = init(rows)
+    columns = {name: table.data[:, j].reshape(-1, BLOCK) for j, name in enumerate(table.columns)}
+    index = jnp.arange(rows, dtype=jnp.int32).reshape(-1, BLOCK)
+    entries = jax.vmap(lambda block, ids: _winner(*key_of(block), ids))(columns, index)
+    for start, size in _levels(rows):
+        order = order.at[start : start + entries.shape[0]].set(entries)
+        if size > 1:
+            block = order[start : start + size].reshape(-1, BLOCK, WORDS + 1)
+            entries = jax.vmap(lambda b: _winner(b[:, WORDS] >= 0, tuple(b[:, w] for w in range(WORDS)), b[:, WORDS]))(
+                block
+            )
+    return order
