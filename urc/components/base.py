@@ -21,7 +21,7 @@ Store = Any
 """A component's own arrays: any pytree of int32 arrays."""
 
 Ledger = dict[str, jax.Array]
-"""A component's counters i32[]: `used` (slots not free), `evictable` and `protected` (held by unlocked, locked nodes)."""
+"""A component's counters i32[]: `used` (slots not free), `evictable`, `protected` (held by unlocked, locked nodes)."""
 
 COLUMNS = ("value", "lock", "host_lock", "session", "stamp_hi", "stamp_lo")
 """Columns that every component has in the node table: `value` is NULL on a tombstone and otherwise the component's

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from urc.state import CacheState
-from urc.tables.packed import move_run
+from urc.tables.packed import move_run, read_first
 
 
 def compact(state: CacheState, applies: jax.Array) -> CacheState:
@@ -24,10 +24,10 @@ def compact(state: CacheState, applies: jax.Array) -> CacheState:
 
         def move(i: jax.Array, carry: tuple[CacheState, jax.Array]) -> tuple[CacheState, jax.Array]:
             state, top = carry
-            row = state.nodes.get(order[i])
+            row = read_first(state.true(), lambda nodes: nodes.get(order[i]), state.nodes)
             tokens = move_run(state.tokens, top, row["start"], row["length"])
             stores = {c.name: c.move(state.stores[c.name], top, row["start"], row["length"]) for c in config.components}
-            nodes = state.nodes.set(order[i], start=top)
+            nodes = state.nodes.put(order[i], row | {"start": top})
             return state.replace(nodes=nodes, tokens=tokens, stores=stores), top + row["length"]
 
         state, top = lax.fori_loop(0, live, move, (state, jnp.int32(0)))

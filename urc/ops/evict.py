@@ -55,7 +55,7 @@ def _evict_one(state: CacheState, driver: Component) -> CacheState:
     """Evicts the first in the driver's victim order: a leaf whole, on an internal node the driver and lower ranks."""
     config = state.config
     node = victims.first(driver.victims(state.stores[driver.name]))
-    row = state.nodes.get(node)
+    row = read_first(state.true(), lambda nodes: nodes.get(node), state.nodes)
     leaf = is_device_leaf(row, config.components)
     for component in config.components:
         goes = leaf | (component.name == driver.name) | (component.rank < driver.rank)

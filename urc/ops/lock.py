@@ -30,22 +30,26 @@ def _count(state: CacheState, node: jax.Array, end: jax.Array, change: int) -> C
     config = state.config
     ledgers = {c.name: state.ledger(c, state.scalars.get(jnp.int32(0))) for c in config.components}
 
+    def visit(row: Row) -> Row:
+        new = row
+        for component in config.components:
+            column = component.column("lock")
+            new = new | {column: row[column] + jnp.where(component.reads(row, end), change, 0)}
+        return new
+
     def body(carry: tuple) -> tuple:
         nodes, ledgers, at = carry
-        row = nodes.get(at)
-        new, counts = row, {}
+        nodes = nodes.put(at, visit(nodes.get(at)))
+        row, counts = nodes.get(at), {}  # as written: see `walk_up`
         for component in config.components:
-            column, ledger = component.column("lock"), ledgers[component.name]
-            read = component.reads(row, end)
-            lock = row[column] + jnp.where(read, change, 0)
-            turns = read & ((row[column] == 0) if change > 0 else (lock == 0))
+            ledger = ledgers[component.name]
+            turns = component.reads(row, end) & (row[component.column("lock")] == max(change, 0))
             moved = jnp.where(turns, component.size(row) * change, 0)
-            new = new | {column: lock}
             counts[component.name] = ledger | {
                 "evictable": ledger["evictable"] - moved,
                 "protected": ledger["protected"] + moved,
             }
-        return nodes.put(at, new), counts, row["parent"]
+        return nodes, counts, row["parent"]
 
     nodes, ledgers, _ = lax.while_loop(lambda carry: carry[2] > 0, body, (state.nodes, ledgers, node))
     state = state.replace(nodes=nodes)

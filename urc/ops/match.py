@@ -30,8 +30,8 @@ def walk_up(nodes: Table, node: jax.Array, visit: Callable[[Row], Row]) -> Table
 
     def body(carry: tuple[Table, jax.Array]) -> tuple[Table, jax.Array]:
         nodes, at = carry
-        row = nodes.get(at)
-        return nodes.put(at, visit(row)), row["parent"]
+        nodes = nodes.put(at, visit(nodes.get(at)))
+        return nodes, nodes.get(at)["parent"]  # read after the write: the two reads would not be ordered before it
 
     return lax.while_loop(lambda carry: carry[1] > 0, body, (nodes, node))[0]
 

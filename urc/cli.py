@@ -1,0 +1,245 @@
+"""The command line: `urc replay [TRACE]`.
+
+Kept light: what needs JAX, NumPy or matplotlib is imported when a command runs, so that `--help` is fast.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, Task
+    from rich.text import Text
+
+    from urc.replay.engine import Ideal, Run
+    from urc.replay.report import Report
+    from urc.replay.trace import Trace
+
+app = typer.Typer(
+    help="The unified radix cache for JAX.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+GENERATED_REQUESTS = 1200
+DEFAULT_POLICIES = "lru,slru"
+DEFAULT_SHARES = (16, 4, 1)  # default capacities: an n-th of what an infinite cache would hold
+BAD_INPUT, INTERRUPTED = 2, 130  # exit codes
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from urc.replay.report import package_version
+
+        typer.echo(f"urc {package_version()}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def replay(
+    trace: Annotated[
+        Path | None,
+        typer.Argument(
+            help="JSON lines, Mooncake or chat format, .gz too. Default: a generated chat workload."
+        ),
+    ] = None,
+    capacity: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Blocks the cache holds; repeat, or separate by commas. [default: 1/16, 1/4, all of the trace's]"
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Eviction policy; repeat, or separate by commas. [default: {DEFAULT_POLICIES}]"),
+    ] = None,
+    page_size: Annotated[int, typer.Option(min=1, help="Blocks per page.")] = 1,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help=f"Only the first N requests. [default: all; {GENERATED_REQUESTS} generated]"
+        ),
+    ] = None,
+    block_size: Annotated[
+        int | None, typer.Option(min=1, help="Tokens per block. [default: Mooncake 512, chat 16]")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the generated workload. [default: 0]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the hit rates into this .png, .svg or .pdf file.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")] = False,
+) -> None:
+    """Replay a request trace through the cache, once for each capacity and policy, and report the hit rates.
+
+    Every request's prefix is matched, the rest is inserted, and leaves are evicted to make room.
+    """
+    try:
+        capacities = _counts(capacity, "--capacity")
+        policies = _policies(policy)
+        if plot is not None:
+            _check_plot(plot)
+        source = _trace(trace, limit=limit, block_size=block_size, seed=seed)
+        report = _replay(source, capacities, policies, page_size, quiet)
+        if plot is not None:
+            _write_plot(report, plot)
+        _print(report, as_json=as_json, quiet=quiet)
+    except KeyboardInterrupt:
+        typer.echo("urc: interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _fail(message: object) -> NoReturn:
+    typer.echo(f"urc: error: {message}", err=True)
+    raise typer.Exit(BAD_INPUT)
+
+
+def _split(values: list[str] | None) -> list[str]:
+    """The values of an option that may be repeated and may be separated by commas, each once."""
+    words = [word.strip() for value in values or [] for word in value.split(",")]
+    return list(dict.fromkeys(words))
+
+
+def _counts(values: list[str] | None, option: str) -> list[int]:
+    counts = []
+    for word in _split(values):
+        if not re.fullmatch("0*[1-9][0-9]{0,8}", word):
+            _fail(f"{option}: {word!r} is not an integer from 1 to 999999999")
+        counts.append(int(word))
+    return list(dict.fromkeys(counts))
+
+
+def _policies(values: list[str] | None) -> list[str]:
+    from urc.policies import POLICIES
+
+    names = _split(values or [DEFAULT_POLICIES])
+    for name in names:
+        if name not in POLICIES:
+            _fail(f"--policy: {name!r} is none of {', '.join(POLICIES)}")
+    return names
+
+
+def _check_plot(path: Path) -> None:
+    from urc.replay.output import OutputError, check_writable
+
+    try:
+        from urc.replay.plot import FORMATS
+
+        if path.suffix.lower() not in FORMATS:
+            _fail(f"--plot: {path}: the name must end in one of {', '.join(FORMATS)}")
+        check_writable(path)
+    except (ModuleNotFoundError, OutputError) as error:
+        _fail(f"--plot: {error}")
+
+
+def _write_plot(report: Report, path: Path) -> None:
+    from urc.replay import output, plot
+
+    try:
+        output.write(path, plot.render(report, path))
+    except output.OutputError as error:
+        _fail(f"--plot: {error}")
+
+
+def _trace(path: Path | None, *, limit: int | None, block_size: int | None, seed: int | None) -> Trace:
+    from urc.replay.trace import BLOCK_SIZE, TraceError, read_trace
+    from urc.replay.workload import chat_workload
+
+    if path is None:
+        requests = limit or GENERATED_REQUESTS
+        return chat_workload(requests=requests, seed=seed or 0, block_size=block_size or BLOCK_SIZE["chat"])
+    if seed is not None:
+        _fail("--seed is for the generated workload, not for a trace")
+    try:
+        return read_trace(path, block_size=block_size, limit=limit)
+    except TraceError as error:
+        _fail(error)
+
+
+def _replay(trace: Trace, capacities: list[int], policies: list[str], page_size: int, quiet: bool) -> Report:
+    from urc.replay import engine
+    from urc.replay.report import Report
+
+    bound = engine.ideal(trace, page_size=page_size)
+    if page_size > 1 and not bound.blocks:
+        _fail(f"--page-size: no request fills a page of {page_size} blocks")
+    if not capacities:
+        capacities = _default_capacities(bound, page_size)
+    for blocks in capacities:
+        if blocks % page_size:
+            _fail(f"--capacity: {blocks} is not a multiple of --page-size {page_size}")
+    runs: list[Run] = []
+    with _progress(quiet) as progress:
+        task = progress.add_task("", total=len(capacities) * len(policies) * len(trace.requests))
+        for blocks in capacities:
+            for policy in policies:
+                progress.update(task, description=f"{blocks:,} blocks, {policy}")
+                cache = engine.open_cache(trace, bound, capacity=blocks, policy=policy, page_size=page_size)
+                run = engine.replay(
+                    trace,
+                    cache,
+                    capacity=blocks,
+                    policy=policy,
+                    page_size=page_size,
+                    on_progress=lambda served: progress.advance(task, served),
+                )
+                runs.append(run)
+    return Report(trace=trace, page_size=page_size, ideal=bound, runs=tuple(runs))
+
+
+def _default_capacities(bound: Ideal, page_size: int) -> list[int]:
+    pages = bound.blocks // page_size
+    return sorted({max(pages // share, 1) * page_size for share in DEFAULT_SHARES})
+
+
+def _progress(quiet: bool) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        """Requests served per second."""
+
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text(f"{speed:,.0f} requests/s" if speed else "compiling")
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), Rate(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
+
+
+def _print(report: Report, *, as_json: bool, quiet: bool) -> None:
+    from rich.console import Console
+
+    from urc.replay.report import document, table
+
+    if as_json:
+        typer.echo(json.dumps(document(report), indent=2))
+    if not as_json or not quiet:
+        result = table(report)
+        console = Console(stderr=as_json)
+        if not console.is_terminal:
+            console.width = max(console.width, console.measure(result).maximum)
+        console.print(result)
+
+
+if __name__ == "__main__":
+    sys.exit(app())
