@@ -1,1 +1,38 @@
-"""The unified radix cache for JAX."""
+"""urc: the unified radix cache for JAX.
+
+Prefix caching for hybrid language models on one radix tree: the cache is one immutable pytree of fixed-capacity
+arrays, and every transition a pure function that compiles. `UnifiedRadixCache` is the handle for a serving stack;
+`urc.ops` are the functions, for use under a caller's own jit, scan, vmap and shard_map.
+"""
+
+from urc import ops, policies, testing
+from urc.cache import EvictResult, InsertResult, MatchResult, NodeView, Receipt, Sizes, UnifiedRadixCache
+from urc.components import Component, Full
+from urc.config import CacheConfig
+from urc.errors import CacheFull, InvalidInput, InvariantError, Status, Stop
+from urc.state import CacheState, init
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CacheConfig",
+    "CacheFull",
+    "CacheState",
+    "Component",
+    "EvictResult",
+    "Full",
+    "InsertResult",
+    "InvalidInput",
+    "InvariantError",
+    "MatchResult",
+    "NodeView",
+    "Receipt",
+    "Sizes",
+    "Status",
+    "Stop",
+    "UnifiedRadixCache",
+    "init",
+    "ops",
+    "policies",
+    "testing",
+]

@@ -30,7 +30,8 @@ app = typer.Typer(
 
 GENERATED_REQUESTS = 1200
 DEFAULT_POLICIES = "lru,slru"
-DEFAULT_SHARES = (16, 4, 1)  # default capacities: an n-th of what an infinite cache would hold
+SEVERAL = "repeat it, or separate by commas"
+DEFAULT_SHARES = (32, 8, 1)  # default capacities: an n-th of what an infinite cache would hold
 BAD_INPUT, INTERRUPTED = 2, 130  # exit codes
 
 
@@ -57,34 +58,30 @@ def replay(
     trace: Annotated[
         Path | None,
         typer.Argument(
-            help="JSON lines, Mooncake or chat format, .gz too. Default: a generated chat workload."
+            help="JSON lines in Mooncake or chat format, .gz too.", show_default="a generated chat workload"
         ),
     ] = None,
     capacity: Annotated[
         list[str] | None,
         typer.Option(
-            help="Blocks the cache holds; repeat, or separate by commas. [default: 1/16, 1/4, all of the trace's]"
+            help=f"Blocks the cache holds; {SEVERAL}.", show_default="1/32, 1/8 and all of the trace's blocks"
         ),
     ] = None,
     policy: Annotated[
-        list[str] | None,
-        typer.Option(help=f"Eviction policy; repeat, or separate by commas. [default: {DEFAULT_POLICIES}]"),
+        list[str] | None, typer.Option(help=f"Eviction policy; {SEVERAL}.", show_default=DEFAULT_POLICIES)
     ] = None,
     page_size: Annotated[int, typer.Option(min=1, help="Blocks per page.")] = 1,
     limit: Annotated[
         int | None,
-        typer.Option(
-            min=1, help=f"Only the first N requests. [default: all; {GENERATED_REQUESTS} generated]"
-        ),
+        typer.Option(min=1, help="First N requests only.", show_default=f"all, or {GENERATED_REQUESTS} generated ones"),
     ] = None,
     block_size: Annotated[
-        int | None, typer.Option(min=1, help="Tokens per block. [default: Mooncake 512, chat 16]")
+        int | None,
+        typer.Option(min=1, help="Tokens per block.", show_default="512 in Mooncake format, 16 in chat format"),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the generated workload. [default: 0]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the generated workload.", show_default="0")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw the hit rates into this .png, .svg or .pdf file.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the hit rates into this .png, .svg or .pdf file.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")] = False,
 ) -> None:
     """Replay a request trace through the cache, once for each capacity and policy, and report the hit rates.
@@ -236,8 +233,8 @@ def _print(report: Report, *, as_json: bool, quiet: bool) -> None:
     if not as_json or not quiet:
         result = table(report)
         console = Console(stderr=as_json)
-        if not console.is_terminal:
-            console.width = max(console.width, console.measure(result).maximum)
+        if not console.is_terminal:  # no width to fit into
+            console.width = 200
         console.print(result)
 
 

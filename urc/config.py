@@ -117,6 +117,11 @@ class CacheConfig:
         """Slots in a component's pool; None where the caller owns it."""
         return dict(self.pools)[name]
 
+    def pool_room(self, name: str) -> int:
+        """Entries of a component's pool: its slots; where the caller owns them, what one transition can free."""
+        size = self.pool_size(name)
+        return self.arena_tokens + self.page_size if size is None else size
+
     def component(self, name: str) -> Component:
         """A component by name; InvalidInput if there is none."""
         for component in self.components:

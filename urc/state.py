@@ -81,6 +81,13 @@ class CacheState(struct.PyTreeNode):
         now = clock.tick(scalars["clock_hi"], scalars["clock_lo"], advance)
         return self.with_scalars(clock_hi=now[0], clock_lo=now[1]), now
 
+    def drained(self) -> "CacheState":
+        """The pools that only pass freed slots on to the caller, who owns them, empty again."""
+        config = self.config
+        names = [c.name for c in config.components if config.pool_size(c.name) is None]
+        rooms = {f"{name}.used": jnp.int32(config.pool_room(name)) for name in names}
+        return self.with_scalars(**rooms) if rooms else self
+
     def refresh(self, index: jax.Array) -> "CacheState":
         """Puts a node (i32[]; NULL: no-op) where it now belongs in every component's victim order."""
         state = self
@@ -117,17 +124,17 @@ def empty_row(config: CacheConfig) -> dict[str, int]:
     return row
 
 
-def init(config: CacheConfig) -> CacheState:
-    """An empty cache."""
-    row = empty_row(config)
+def init(config: CacheConfig, *, generation: int = 0) -> CacheState:
+    """An empty cache, whose rows have held `generation` nodes so far."""
+    row = empty_row(config) | {"generation": generation}
     nodes = np.tile(np.array(list(row.values()), np.int32), (config.node_rows, 1))
     columns = config.node_columns
     nodes[1 : config.max_nodes, columns.index("next")] = [*range(2, config.max_nodes), NULL][: config.max_nodes - 1]
     scalars = dict.fromkeys(SCALARS, 0) | {"free_nodes": config.max_nodes - 1}
     scalars["free_head"] = 1 if config.max_nodes > 1 else NULL
     for component in config.components:
-        owned = config.pool_size(component.name)
-        ledger = {"used": config.arena_tokens if owned is None else 0, "evictable": 0, "protected": 0}
+        owned = config.pool_size(component.name) is not None
+        ledger = {"used": 0 if owned else config.pool_room(component.name), "evictable": 0, "protected": 0}
         scalars |= {component.column(field): value for field, value in ledger.items()}
     values = np.array([list(scalars.values())] * 2, np.int32)
     return CacheState(

@@ -5,10 +5,12 @@ pytree of its own that the tree passes through and never looks into, and its own
 tree calls it in the order of a value's life: valid -> split -> commit -> lock -> evict.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from urc.tables.packed import NULL, Row
@@ -67,6 +69,11 @@ class Component(struct.PyTreeNode):
         """Whether a split counts as an access of both parts in this component's order."""
         return False
 
+    @property
+    def gives_up(self) -> bool:
+        """Whether a running request may give slots up before it ends (`evicted_len`)."""
+        return False
+
     def column(self, field: str) -> str:
         """The node table's name for one of this component's COLUMNS."""
         return f"{self.name}.{field}"
@@ -95,6 +102,10 @@ class Component(struct.PyTreeNode):
 
     def read(self, store: Store, row: Row, out: jax.Array) -> jax.Array:
         """Writes the node's slots to their place in `out` (i32[width + CHUNK], indexed by position in the key)."""
+        raise NotImplementedError
+
+    def held(self, store: Store, columns: Mapping[str, np.ndarray], index: int) -> tuple[int, ...] | None:
+        """The slots that row `index` holds, None on a tombstone; on the host, for eyes and checks."""
         raise NotImplementedError
 
     # -- split ---------------------------------------------------------------------------------------------------

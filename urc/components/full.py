@@ -1,9 +1,11 @@
 """Full attention: one KV slot per token, needed from the first token to the last."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from urc.components.base import Component, Insertion, Ledger
@@ -51,7 +53,7 @@ class Full(Component):
         size = config.pool_size(self.name)
         return FullStore(
             slots=jnp.full(config.arena_tokens + CHUNK, NULL, jnp.int32),
-            pool=pool.init(config.arena_tokens if size is None else size, empty=size is None),
+            pool=pool.init(config.pool_room(self.name), empty=size is None),
             victims=victims.init(config.node_rows),
         )
 
@@ -66,6 +68,13 @@ class Full(Component):
     def read(self, store: FullStore, row: Row, out: jax.Array) -> jax.Array:
         """The run's slots, beside its tokens."""
         return copy_run(out, row["end"] - row["length"], store.slots, row["start"], self.size(row))
+
+    def held(self, store: FullStore, columns: Mapping[str, np.ndarray], index: int) -> tuple[int, ...] | None:
+        """One slot per token of the run."""
+        if columns[self.column("value")][index] == NULL:
+            return None
+        start, length = columns["start"][index], columns["length"][index]
+        return tuple(np.asarray(store.slots)[start : start + length].tolist())
 
     def split(self, front: Row, rear: Row) -> tuple[Row, Row]:
         """Both parts keep everything: slots lie beside the tokens, and whoever locks the path locks both."""

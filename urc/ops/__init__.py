@@ -9,7 +9,7 @@ from urc.ops.evict import Evicted, evict
 from urc.ops.insert import Inserted, insert, inserts
 from urc.ops.lock import Receipt, lock, unlock
 from urc.ops.match import Match, match_prefix, match_prefixes, probe, probes
-from urc.ops.slots import alloc, free
+from urc.ops.slots import alloc, free, freed_slots
 from urc.ops.split import split
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "donating",
     "evict",
     "free",
+    "freed_slots",
     "insert",
     "inserts",
     "lock",

@@ -75,6 +75,7 @@ def evict(state: CacheState, targets: dict[str, jax.Array]) -> tuple[CacheState,
     freed than asked. Nothing locked is ever freed. Cost: O(log nodes) and the slots freed, per victim.
     """
     config = state.config
+    state = state.drained()
     before = {c.name: state.ledger(c, state.scalars.get(jnp.int32(0)))["used"] for c in config.components}
 
     def freed(state: CacheState, component: Component) -> jax.Array:

@@ -61,6 +61,7 @@ def insert(
 
     """
     config = state.config
+    state = state.drained()
     namespace, prev_len, inserted_len, priority, length = (
         jnp.asarray(x, jnp.int32) for x in (namespace, prev_prefix_len, inserted_len, priority, length)
     )
@@ -95,14 +96,15 @@ def insert(
     state, front = split(state, jnp.where(applies, found.deepest, NULL), found.cut)
     parent = jnp.where(front >= 0, front, found.deepest)
 
-    # The end node: a new leaf, or the node at which the key ends.
     state, now = state.tick(applies & (key_len > 0))
 
+    # The end node: a new leaf, or the node at which the key ends.
     def look(state: CacheState) -> dict[str, Any]:
         scalars = state.scalars.get(jnp.int32(0))
         free = scalars["free_head"]
         edge = children.page_hash(parent, namespace, lax.dynamic_slice(key, (prefix_len,), (config.page_size,)))
         return {
+            "scalars": scalars,
             "parent_row": state.nodes.get(parent),
             "free": free,
             "free_row": state.nodes.get(free),
@@ -114,7 +116,7 @@ def insert(
     parent_row: Row = plan["parent_row"]
     leaf = {name: jnp.int32(value) for name, value in empty_row(config).items()} | {
         "parent": parent,
-        "start": scalars_top(state),
+        "start": plan["scalars"]["arena_top"],
         "length": made,
         "end": key_len,
         "next": plan["head"],
@@ -131,7 +133,7 @@ def insert(
     bucket = children.bucket_of(state.heads, plan["edge"])
     heads = state.heads.at[bucket].set(jnp.where(grows, end, plan["head"]))
     state = state.replace(tokens=tokens, heads=heads)
-    scalars = state.scalars.get(jnp.int32(0))
+    scalars = plan["scalars"]
     state = state.with_scalars(
         arena_top=scalars["arena_top"] + jnp.where(grows, made, 0),
         arena_live=scalars["arena_live"] + jnp.where(grows, made, 0),
@@ -175,17 +177,13 @@ def insert(
     return state, Inserted(status=status, prefix_len=prefix_len, node=state.ref(end), freed=freed)
 
 
-def scalars_top(state: CacheState) -> jax.Array:
-    """Where the next run goes in the arena (i32[])."""
-    return state.scalars.get(jnp.int32(0))["arena_top"]
-
-
 def inserts(
     state: CacheState, keys: jax.Array, lengths: jax.Array, slots: dict[str, jax.Array], **options: Any
 ) -> tuple[CacheState, Inserted]:
     """`insert` of B keys in order, in one scan; every argument and result field has a leading axis B.
 
-    The runs in `freed` lie in the pool as it is at the end, where one insert's follows the other's downwards.
+    A run in `freed` lies in the pool as it is at the end, unless the caller owns the slots: then the pool holds what
+    the last insert freed.
     """
 
     def step(state: CacheState, each: tuple[Any, ...]) -> tuple[CacheState, Inserted]:

@@ -41,3 +41,9 @@ def free(state: CacheState, name: str, slots: jax.Array, count: jax.Array) -> Ca
     padded = jnp.pad(slots, (0, CHUNK), constant_values=NULL)
     held, used = pool.give(component.pool(store), ledger["used"], padded, jnp.int32(0), count)
     return state.with_store(component, component.with_pool(store, held), ledger | {"used": used})
+
+
+def freed_slots(state: CacheState, name: str, run: tuple[jax.Array, jax.Array], *, width: int) -> jax.Array:
+    """The slots (i32[width], NULL behind them) that the transition just done freed: a run out of its result."""
+    component = state.config.component(name)
+    return pool.take(component.pool(state.stores[name]), run[0], run[1], width=width)[0]

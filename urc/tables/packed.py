@@ -25,7 +25,7 @@ class Table(struct.PyTreeNode):
     step reads all the rows it needs, then writes; a write that does not apply goes to the spare last row.
     """
 
-    data: jax.Array  # i32[rows, k]; the last row is spare
+    data: jax.Array  # i32[rows, k]; the last row is spare, and all 0 once written
     columns: tuple[str, ...] = struct.field(pytree_node=False)
 
     @property
@@ -46,6 +46,7 @@ class Table(struct.PyTreeNode):
     def put(self, index: jax.Array, row: Row) -> "Table":
         """Writes a whole row; NULL: no-op."""
         values = jnp.stack([jnp.asarray(row[name], jnp.int32) for name in self.columns])
+        values = jnp.where(index < 0, 0, values)
         at = jnp.where(index < 0, self.spare, index)
         return self.replace(data=lax.dynamic_update_slice(self.data, values[None], (at, 0)))
 
@@ -54,7 +55,7 @@ class Table(struct.PyTreeNode):
         at = jnp.where(index < 0, self.spare, index)
         data = self.data
         for name, value in fields.items():
-            cell = jnp.asarray(value, jnp.int32)[None, None]
+            cell = jnp.where(index < 0, 0, value).astype(jnp.int32)[None, None]
             data = lax.dynamic_update_slice(data, cell, (at, self.columns.index(name)))
         return self.replace(data=data)
 

@@ -1,0 +1,513 @@
+"""The host handle: NumPy in, NumPy out, errors raised. It owns one state and updates it in place."""
+
+import dataclasses
+import itertools
+import weakref
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from urc import compiled, view
+from urc import state as states
+from urc.config import MAX_INT32, CacheConfig
+from urc.errors import CacheFull, InvalidInput, InvariantError, Status, Stop
+from urc.ledger import SlotLedger
+from urc.state import CacheState
+
+Tokens = Sequence[int] | np.ndarray
+"""Token ids >= 0, in order."""
+
+Namespace = Hashable
+"""None, a str, bytes or int, or a tuple of those."""
+
+_ROW_BITS = 31
+_handles = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True)
+class MatchResult:
+    """What the cache holds of a key. Lengths in tokens; a `node` is opaque, 0 is the root."""
+
+    device_len: int
+    node: int
+    slots: dict[str, np.ndarray]
+    host_len: int
+    best_node: int
+    full_len: int
+    stop: Stop
+
+
+@dataclasses.dataclass(frozen=True)
+class InsertResult:
+    """What an insert did: `prefix_len` tokens were there already; of the slots handed over, who got which."""
+
+    prefix_len: int
+    node: int
+    adopted: dict[str, np.ndarray]
+    freed: dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class EvictResult:
+    """Per component, how many slots an eviction freed, and which."""
+
+    evicted: dict[str, int]
+    freed: dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Receipt:
+    """Proof of one lock; `unlock` takes it once."""
+
+    node: int
+    end: int
+    serial: int
+    handle: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Slots of one pool: free (None where the caller owns the pool), in unlocked nodes, in locked nodes."""
+
+    free: int | None
+    evictable: int
+    protected: int
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeView:
+    """A node as `UnifiedRadixCache.tree` shows it."""
+
+    node: int
+    parent: int
+    namespace: Namespace
+    key: tuple[int, ...]
+    prefix: tuple[int, ...]
+    hit_count: int
+    priority: int
+    values: dict[str, tuple[int, ...] | None]
+    locks: dict[str, int]
+    is_leaf: bool
+
+
+class UnifiedRadixCache:
+    """A prefix cache for a serving stack.
+
+    Every method either does what it says or raises and leaves the cache as it was: `InvalidInput` for arguments that
+    make no sense, `CacheFull` for an insert that does not fit. Not thread-safe.
+    """
+
+    def __init__(self, config: CacheConfig) -> None:
+        if not isinstance(config, CacheConfig):
+            raise InvalidInput(f"UnifiedRadixCache takes a urc.CacheConfig, got {type(config).__name__}")
+        self.config = config
+        self._names = tuple(c.name for c in config.components)
+        self._id = next(_handles)
+        self._serials = itertools.count()
+        self._namespaces: dict[Any, int] = {(type(None), None): 0}
+        self._namespace_names: list[Namespace] = [None]
+        self._snapshots: dict[int, tuple[weakref.ref, dict[int, Receipt]]] = {}
+        self._receipts: dict[int, Receipt] = {}
+        self._shared = False
+        self._state = states.init(config)
+        self._ledgers = {name: SlotLedger(name, config.pool_size(name)) for name in self._names}
+
+    # -- match ---------------------------------------------------------------------------------------------------
+
+    def match_prefix(self, tokens: Tokens, namespace: Namespace = None) -> MatchResult:
+        """The longest cached prefix of `tokens` from which a request can resume; marks it as used.
+
+        `slots[name]` has `device_len` entries, i32, in order.
+        """
+        key, space = self._key(tokens), self._namespace(namespace)
+        found = compiled.match_prefix(self._donate(), *_padded(key, space, self.config.page_size))
+        self._state, numbers, slots = found
+        return self._match_result(np.asarray(numbers).tolist(), slots)
+
+    def match_prefixes(
+        self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None = None
+    ) -> list[MatchResult]:
+        """`match_prefix` of each key in order, in one call."""
+        batch = self._batch(keys, namespaces)
+        if not keys:
+            return []
+        self._state, numbers, slots = compiled.match_prefixes(self._donate(), *batch)
+        return self._match_results(len(keys), numbers, slots)
+
+    def probe(self, tokens: Tokens, namespace: Namespace = None) -> MatchResult:
+        """`match_prefix` without any side effect; `node` is the one in which the prefix ends."""
+        key, space = self._key(tokens), self._namespace(namespace, new=False)
+        numbers, slots = compiled.probe(self._state, *_padded(key, space, self.config.page_size))
+        return self._match_result(np.asarray(numbers).tolist(), slots)
+
+    def probes(self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None = None) -> list[MatchResult]:
+        """`probe` of each key, in one call."""
+        batch = self._batch(keys, namespaces, new=False)
+        if not keys:
+            return []
+        return self._match_results(len(keys), *compiled.probes(self._state, *batch))
+
+    # -- slots ---------------------------------------------------------------------------------------------------
+
+    def alloc(self, name: str, n: int) -> np.ndarray | None:
+        """`n` free slots of a component's pool (i32[n]) for the caller to hold, or None if fewer are free."""
+        self._owned(name)
+        count = self._count("n", n)
+        if count > self.config.pool_room(name):
+            return None
+        self._state, slots, status = compiled.alloc(self._donate(), name, np.int32(count), width=_width(count))
+        if status != Status.OK:
+            return None
+        taken = np.array(np.asarray(slots)[:count])
+        self._ledgers[name].take(taken)
+        return taken
+
+    def free(self, name: str, slots: Sequence[int] | np.ndarray) -> None:
+        """Gives slots back that the caller holds."""
+        self._owned(name)
+        held = self._slots(name, slots)
+        self._ledgers[name].demand_held(held)
+        padded = np.full(_width(len(held)), -1, np.int32)
+        padded[: len(held)] = held
+        self._state = compiled.free(self._donate(), name, padded, np.int32(len(held)))
+        self._ledgers[name].give(held)
+
+    # -- insert, evict -------------------------------------------------------------------------------------------
+
+    def insert(
+        self,
+        tokens: Tokens,
+        slots: Mapping[str, Sequence[int] | np.ndarray],
+        namespace: Namespace = None,
+        prev_prefix_len: int = 0,
+        inserted_len: int = 0,
+        evicted_len: Mapping[str, int] | None = None,
+        priority: int = 0,
+    ) -> InsertResult:
+        """Caches the whole pages of `tokens` and takes over all slots handed in.
+
+        Args:
+            tokens: the key.
+            slots: per component, one slot per token, or only those of the whole pages.
+            namespace: isolates keys from each other.
+            prev_prefix_len: tokens whose slots are the tree's own already, as matched before; they are ignored.
+            inserted_len: tokens that this same request has inserted before: what lies below counts no further hit.
+            evicted_len: per component, tokens whose slots the caller has given up before.
+            priority: raises that of the nodes on the path.
+
+        Returns:
+            What was there already, and of the slots handed over which the tree adopted and which were freed: into the
+            cache's own pool, or, where the caller owns it, for the caller to take back.
+
+        """
+        config = self.config
+        key, space = self._key(tokens), self._namespace(namespace)
+        whole = len(key) // config.page_size * config.page_size
+        prev = self._count("prev_prefix_len", prev_prefix_len)
+        if prev > whole:
+            raise InvalidInput(f"prev_prefix_len is {prev}, but the key has {whole} tokens in whole pages")
+        self._known(slots, "slots")
+        evicted = self._evicted_len(evicted_len or {})
+        options = [prev, self._count("inserted_len", inserted_len), self._count("priority", priority, -MAX_INT32 - 1)]
+        given, handed = {}, {}
+        for name in self._names:
+            if name not in slots:
+                raise InvalidInput(f"slots lacks {name!r}: hand in one slot per token")
+            given[name] = self._slots(name, slots[name])
+            if len(given[name]) not in (len(key), whole):
+                raise InvalidInput(
+                    f"slots[{name!r}] has {len(given[name])} entries for {len(key)} tokens: "
+                    f"give one per token, or the {whole} of the whole pages"
+                )
+            handed[name] = given[name][prev:]
+            self._ledgers[name].demand_held(handed[name])
+        padded, where = _padded(key, space, config.page_size)
+        buffers = {}
+        for name, held in given.items():
+            buffers[name] = np.full(len(padded), -1, np.int32)
+            buffers[name][: len(held)] = held
+        numbers = np.array(
+            [*where, *options, *(len(given[n]) for n in self._names), *(evicted[n] for n in self._names)], np.int32
+        )
+        self._state, out = compiled.insert(self._donate(), padded, buffers, numbers)
+        status, prefix_len, index, generation, *runs = np.asarray(out).tolist()
+        if status == Status.BAD_PREFIX:
+            raise InvalidInput(
+                f"prev_prefix_len is {prev}, but the tree holds only {prefix_len} tokens of this key: "
+                "match again and keep the match locked until the insert"
+            )
+        if status != Status.OK:
+            raise CacheFull(self._why_full(status))
+        adopted, freed = {}, {}
+        for j, name in enumerate(self._names):
+            out_of_tree = self._freed(name, runs[2 * j], runs[2 * j + 1])
+            adopted[name], freed[name] = self._ledgers[name].settle(handed[name], out_of_tree)
+        return InsertResult(prefix_len, _handle(index, generation), adopted, freed)
+
+    def evict(self, targets: Mapping[str, int]) -> EvictResult:
+        """Frees at least `targets[name]` slots per component, the least valuable first, as far as nothing is locked.
+
+        Leaves go whole, so it may be more; the result says how far it got.
+        """
+        self._known(targets, "targets")
+        wanted = [self._count(f"targets[{name!r}]", targets.get(name, 0)) for name in self._names]
+        self._state, out = compiled.evict(self._donate(), np.array(wanted, np.int32))
+        runs = np.asarray(out).tolist()
+        freed = {name: self._freed(name, runs[2 * j], runs[2 * j + 1]) for j, name in enumerate(self._names)}
+        for name, slots in freed.items():
+            self._ledgers[name].give(slots)
+        return EvictResult({name: len(slots) for name, slots in freed.items()}, freed)
+
+    # -- lock ----------------------------------------------------------------------------------------------------
+
+    def lock(self, node: int) -> Receipt:
+        """Protects what a request reads that resumes at `node`, until `unlock` of the receipt."""
+        index, generation = self._node(node)
+        self._state, out = compiled.lock(self._donate(), np.array([index, generation], np.int32))
+        status, end = np.asarray(out).tolist()
+        if status != Status.OK:
+            raise InvalidInput(f"node {node} has left the tree: match again")
+        receipt = Receipt(node, end, next(self._serials), self._id)
+        self._receipts[receipt.serial] = receipt
+        return receipt
+
+    def unlock(self, receipt: Receipt) -> None:
+        """Releases exactly what the lock took."""
+        if not isinstance(receipt, Receipt):
+            raise InvalidInput(f"unlock takes the Receipt that lock returned, got {type(receipt).__name__}")
+        if self._receipts.get(receipt.serial) != receipt:
+            raise InvalidInput("this receipt is not live here: unlocked before, or of another cache or an undone lock")
+        index, generation = self._node(receipt.node)
+        numbers = np.array([index, generation, receipt.end], np.int32)
+        self._state, status = compiled.unlock(self._donate(), numbers)
+        if status != Status.OK:
+            raise InvariantError(f"a live receipt could not be released: {Status(int(status)).name}")
+        del self._receipts[receipt.serial]
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> CacheState:
+        """The state: keep it to roll back to, or hand it to `urc.ops`. The cache goes on with a copy."""
+        self._shared = True
+        key = id(self._state)
+        self._snapshots[key] = (
+            weakref.ref(self._state, lambda _, key=key, kept=self._snapshots: kept.pop(key, None)),
+            dict(self._receipts),
+        )
+        return self._state
+
+    @state.setter
+    def state(self, state: CacheState) -> None:
+        """Goes on from `state`; node handles and receipts from after it was taken are void."""
+        if not isinstance(state, CacheState) or state.config != self.config:
+            raise InvalidInput("state must be a CacheState of the same configuration")
+        if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
+            raise InvalidInput("the buffers of this state were donated away: it cannot be used any more")
+        for component in self.config.components:
+            self._ledgers[component.name] = SlotLedger.of(component, state)
+        reference, receipts = self._snapshots.get(id(state), (lambda: None, None))
+        if reference() is state and receipts is not None:
+            self._receipts = dict(receipts)
+        elif state is not self._state:
+            self._receipts = {}
+        self._state, self._shared = state, True
+
+    def reset(self) -> None:
+        """Empties the cache: every slot of its own pools is free, every receipt and node handle void."""
+        used = int(np.asarray(self._state.nodes.data)[:, self._state.nodes.columns.index("generation")].max())
+        self._state, self._shared, self._receipts = states.init(self.config, generation=used + 1), False, {}
+        self._ledgers = {name: SlotLedger(name, self.config.pool_size(name)) for name in self._names}
+
+    def sizes(self) -> dict[str, Sizes]:
+        """Per component: free, evictable and protected slots."""
+        scalars = dict(zip(self._state.scalars.columns, np.asarray(self._state.scalars.data)[0].tolist(), strict=True))
+        out = {}
+        for name in self._names:
+            size = self.config.pool_size(name)
+            free = None if size is None else size - scalars[f"{name}.used"]
+            out[name] = Sizes(free, scalars[f"{name}.evictable"], scalars[f"{name}.protected"])
+        return out
+
+    def check(self) -> None:
+        """Raises `InvariantError` if any invariant of the state, or of the slots that callers hold, is broken."""
+        view.check(self._state)
+        for component in self.config.components:
+            self._ledgers[component.name].check(SlotLedger.of(component, self._state))
+
+    def tree(self) -> list[NodeView]:
+        """All nodes, each after its parent, siblings by namespace and key."""
+        listed = view.nodes(self._state)
+        handles = {node.index: _handle(node.index, node.generation) for node in listed} | {states.ROOT: 0}
+        out = []
+        for node in listed:
+            fields = {f.name: getattr(node, f.name) for f in dataclasses.fields(NodeView) if f.name != "node"}
+            fields |= {"parent": handles[node.parent], "namespace": self._namespace_names[node.namespace]}
+            out.append(NodeView(node=handles[node.index], **fields))
+        return out
+
+    def access_order(self, name: str) -> list[int]:
+        """Nodes that hold a component's value, the most recently accessed first."""
+        self.config.component(name)
+        generations = np.asarray(self._state.nodes.data)[:, self._state.nodes.columns.index("generation")]
+        return [_handle(i, int(generations[i])) for i in view.access_order(self._state, name)]
+
+    def pretty(self) -> str:
+        """The tree as text."""
+        return view.pretty(self._state, lambda i: self._namespace_names[i])
+
+    # -- what callers hand in ------------------------------------------------------------------------------------
+
+    def _donate(self) -> CacheState:
+        """The state to be updated in place: a copy, if somebody else holds it."""
+        if self._shared:
+            self._state, self._shared = jax.tree.map(jnp.copy, self._state), False
+        return self._state
+
+    def _key(self, tokens: Tokens) -> np.ndarray:
+        key = _integers("tokens", tokens)
+        if len(key) > self.config.max_key_len:
+            raise InvalidInput(
+                f"the key has {len(key)} tokens, more than max_key_len = {self.config.max_key_len}: "
+                "cut it, or configure a larger maximum"
+            )
+        if len(key) and int(key.min()) < 0:
+            raise InvalidInput(f"tokens must be >= 0, got {int(key.min())} at {int(key.argmin())}")
+        return key
+
+    def _batch(
+        self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None, *, new: bool = True
+    ) -> tuple[np.ndarray, np.ndarray]:
+        spaces = [None] * len(keys) if namespaces is None else list(namespaces)
+        if len(spaces) != len(keys):
+            raise InvalidInput(f"{len(keys)} keys need as many namespaces, got {len(spaces)}")
+        rows = [self._key(tokens) for tokens in keys]
+        ids = [self._namespace(space, new=new) for space in spaces]
+        width = _width(max([len(key) for key in rows] + [self.config.page_size]))
+        batch = 1 << max(len(rows) - 1, 0).bit_length()
+        padded, where = np.full((batch, width), -1, np.int32), np.zeros((batch, 2), np.int32)
+        for i, (key, space) in enumerate(zip(rows, ids, strict=True)):
+            padded[i, : len(key)] = key
+            where[i] = len(key), space
+        return padded, where
+
+    def _namespace(self, namespace: Namespace, *, new: bool = True) -> int:
+        """The namespace's number. A probe makes none: what is new holds nothing, and -1 is nobody's number."""
+        typed = _typed(namespace)
+        number = self._namespaces.get(typed, -1)
+        if number < 0 and new:
+            number = self._namespaces[typed] = len(self._namespace_names)
+            self._namespace_names.append(namespace)
+        return number
+
+    def _slots(self, name: str, slots: Any) -> np.ndarray:
+        return _integers(f"slots of {name!r}", slots)
+
+    def _count(self, what: str, value: Any, least: int = 0) -> int:
+        try:
+            number = value.__index__()
+        except AttributeError:
+            raise InvalidInput(f"{what} must be an integer, got {value!r}") from None
+        if isinstance(value, bool) or not least <= number <= MAX_INT32:
+            raise InvalidInput(f"{what} must lie in [{least}, {MAX_INT32}], got {value!r}")
+        return number
+
+    def _known(self, by_name: Any, what: str) -> None:
+        if not isinstance(by_name, Mapping) or set(by_name) - set(self._names):
+            names = sorted(map(repr, by_name)) if isinstance(by_name, Mapping) else by_name
+            raise InvalidInput(f"{what} maps names of components ({', '.join(self._names)}), got {names}")
+
+    def _owned(self, name: str) -> None:
+        self.config.component(name)
+        if self.config.pool_size(name) is None:
+            raise InvalidInput(f"the pool of {name!r} is the caller's own: pools[{name!r}] is None")
+
+    def _evicted_len(self, evicted_len: Mapping[str, int]) -> dict[str, int]:
+        self._known(evicted_len, "evicted_len")
+        lengths = {name: self._count(f"evicted_len[{name!r}]", evicted_len.get(name, 0)) for name in self._names}
+        for component in self.config.components:
+            if lengths[component.name] and not component.gives_up:
+                raise InvalidInput(f"evicted_len: a request holds its {component.name!r} slots until it ends")
+        return lengths
+
+    def _node(self, node: int) -> tuple[int, int]:
+        number = self._count_node(node)
+        index, generation = number & ((1 << _ROW_BITS) - 1), number >> _ROW_BITS
+        if index >= self.config.max_nodes or generation > MAX_INT32:
+            raise InvalidInput(f"{node} is not a node of this cache")
+        return index, generation if index else self._root_generation()
+
+    def _root_generation(self) -> int:
+        return int(np.asarray(self._state.nodes.data)[states.ROOT, self._state.nodes.columns.index("generation")])
+
+    def _count_node(self, node: Any) -> int:
+        if isinstance(node, bool) or not hasattr(node, "__index__") or node.__index__() < 0:
+            raise InvalidInput(f"a node is what a match or an insert returned, got {node!r}")
+        return node.__index__()
+
+    # -- what they get back --------------------------------------------------------------------------------------
+
+    def _match_result(self, numbers: list[int], slots: dict[str, Any]) -> MatchResult:
+        index, generation, device_len, full_len, stop = numbers
+        held = {name: np.array(np.asarray(array)[:device_len]) for name, array in slots.items()}
+        node = _handle(index, generation)
+        return MatchResult(device_len, node, held, 0, node, full_len, Stop(stop))
+
+    def _match_results(self, count: int, numbers: jax.Array, slots: dict[str, jax.Array]) -> list[MatchResult]:
+        rows = np.asarray(numbers)[:count].tolist()
+        arrays = {name: np.asarray(array) for name, array in slots.items()}
+        return [self._match_result(row, {n: a[i] for n, a in arrays.items()}) for i, row in enumerate(rows)]
+
+    def _freed(self, name: str, start: int, count: int) -> np.ndarray:
+        component = self.config.component(name)
+        if not count:
+            return np.empty(0, np.int32)
+        return np.array(np.asarray(component.pool(self._state.stores[name]))[start : start + count])
+
+    def _why_full(self, status: int) -> str:
+        if status == Status.NO_FREE_NODE:
+            return f"no free node (max_nodes = {self.config.max_nodes}): evict, then insert again"
+        return f"no room for the key's tokens (arena_tokens = {self.config.arena_tokens}): evict, then insert again"
+
+
+def _handle(index: int, generation: int) -> int:
+    """A node as one opaque int; the root is always 0."""
+    return index | generation << _ROW_BITS if index else 0
+
+
+def _width(n: int) -> int:
+    """The length to which `n` entries are padded, so that few programs are compiled."""
+    return max(128, 1 << max(n - 1, 0).bit_length())
+
+
+def _padded(key: np.ndarray, space: int, page_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The key padded to a compiled width, and its (length, namespace)."""
+    padded = np.full(_width(max(len(key), page_size)), -1, np.int32)
+    padded[: len(key)] = key
+    return padded, np.array([len(key), space], np.int32)
+
+
+def _integers(what: str, values: Any) -> np.ndarray:
+    """`values` as i32[n]; InvalidInput unless they are a sequence of integers that fit."""
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise InvalidInput(f"{what} must be a flat sequence of integers, got shape {array.shape}")
+    if not array.size:
+        return np.empty(0, np.int32)
+    if array.dtype.kind not in "iu":
+        raise InvalidInput(f"{what} must be integers, got dtype {array.dtype}")
+    if array.dtype != np.int32 and (array.max() > MAX_INT32 or array.min() < -MAX_INT32 - 1):
+        raise InvalidInput(f"{what} must fit in 32 bits, got {array.max()}")
+    return array.astype(np.int32, copy=False)
+
+
+def _typed(namespace: Namespace) -> Any:
+    """The namespace with its type, all the way down, so that 1, True and "1" differ."""
+    if isinstance(namespace, tuple):
+        return tuple, tuple(_typed(part) for part in namespace)
+    if namespace is None or type(namespace) in (str, bytes, int):
+        return type(namespace), namespace
+    raise InvalidInput(f"a namespace is None, a str, bytes or int, or a tuple of those, got {namespace!r}")
