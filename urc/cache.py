@@ -159,7 +159,7 @@ class UnifiedRadixCache:
         if count > self.config.pool_room(name):
             return None
         self._state, slots, status = compiled.alloc(self._donate(), name, np.int32(count), width=_width(count))
-        if status != Status.OK:
+        if int(np.asarray(status)) != Status.OK:  # comparing the array itself would dispatch a program
             return None
         taken = np.array(np.asarray(slots)[:count])
         self._ledgers[name].take(taken)
@@ -283,8 +283,8 @@ class UnifiedRadixCache:
         index, generation = self._node(receipt.node)
         numbers = np.array([index, generation, receipt.end], np.int32)
         self._state, status = compiled.unlock(self._donate(), numbers)
-        if status != Status.OK:
-            raise InvariantError(f"a live receipt could not be released: {Status(int(status)).name}")
+        if (code := int(np.asarray(status))) != Status.OK:
+            raise InvariantError(f"a live receipt could not be released: {Status(code).name}")
         del self._receipts[receipt.serial]
 
     # -- state ---------------------------------------------------------------------------------------------------

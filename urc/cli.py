@@ -28,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-GENERATED_REQUESTS = 1200
+GENERATED_REQUESTS = 1000
 DEFAULT_POLICIES = "lru,slru"
 SEVERAL = "repeat it, or separate by commas"
 DEFAULT_SHARES = (32, 8, 1)  # default capacities: an n-th of what an infinite cache would hold
@@ -77,9 +77,9 @@ def replay(
     ] = None,
     block_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens per block.", show_default="512 in Mooncake format, 16 in chat format"),
+        typer.Option(min=1, help="Tokens per block.", show_default="Mooncake 512, chat 16, generated 64"),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the generated workload.", show_default="0")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the generated workload.", show_default="0")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the hit rates into this .png, .svg or .pdf file.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")] = False,
@@ -156,12 +156,12 @@ def _write_plot(report: Report, path: Path) -> None:
 
 
 def _trace(path: Path | None, *, limit: int | None, block_size: int | None, seed: int | None) -> Trace:
-    from urc.replay.trace import BLOCK_SIZE, TraceError, read_trace
-    from urc.replay.workload import chat_workload
+    from urc.replay.trace import TraceError, read_trace
+    from urc.replay.workload import BLOCK_SIZE, chat_workload
 
     if path is None:
         requests = limit or GENERATED_REQUESTS
-        return chat_workload(requests=requests, seed=seed or 0, block_size=block_size or BLOCK_SIZE["chat"])
+        return chat_workload(requests=requests, seed=seed or 0, block_size=block_size or BLOCK_SIZE)
     if seed is not None:
         _fail("--seed is for the generated workload, not for a trace")
     try:
@@ -182,13 +182,16 @@ def _replay(trace: Trace, capacities: list[int], policies: list[str], page_size:
     for blocks in capacities:
         if blocks % page_size:
             _fail(f"--capacity: {blocks} is not a multiple of --page-size {page_size}")
+    held = max(bound.blocks, page_size)  # no cache fills more slots than that
+    slots = min(max(capacities), held)
     runs: list[Run] = []
     with _progress(quiet) as progress:
         task = progress.add_task("", total=len(capacities) * len(policies) * len(trace.requests))
         for blocks in capacities:
             for policy in policies:
                 progress.update(task, description=f"{blocks:,} blocks, {policy}")
-                cache = engine.open_cache(trace, bound, capacity=blocks, policy=policy, page_size=page_size)
+                room = min(blocks, held)
+                cache = engine.open_cache(slots=slots, capacity=room, policy=policy, page_size=page_size)
                 run = engine.replay(
                     trace,
                     cache,
@@ -228,14 +231,19 @@ def _print(report: Report, *, as_json: bool, quiet: bool) -> None:
 
     from urc.replay.report import document, table
 
-    if as_json:
-        typer.echo(json.dumps(document(report), indent=2))
-    if not as_json or not quiet:
-        result = table(report)
-        console = Console(stderr=as_json)
-        if not console.is_terminal:  # no width to fit into
-            console.width = 200
-        console.print(result)
+    try:
+        if as_json:
+            typer.echo(json.dumps(document(report), indent=2))
+        if not as_json or not quiet:
+            console = Console(stderr=as_json)
+            if not console.is_terminal:  # no width to fit into
+                console.width = 200
+            console.print(table(report))
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has seen enough
+        raise
+    except OSError as error:
+        _fail(f"standard output: {error.strerror}")
 
 
 if __name__ == "__main__":

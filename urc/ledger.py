@@ -24,7 +24,7 @@ class SlotLedger:
         size = state.config.pool_size(component.name)
         book = cls(component.name, size)
         if size is not None:
-            used = int(state.ledger(component, state.scalars.get(np.int32(0)))["used"])
+            used = int(state.ledger(component, state.scalars.get(0))["used"])
             book._holder[:] = HELD
             book._holder[np.asarray(component.pool(state.stores[component.name]))[used:size]] = FREE
         slots = held_slots(component, state)

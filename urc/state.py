@@ -64,9 +64,9 @@ class CacheState(struct.PyTreeNode):
 
     # -- writing -------------------------------------------------------------------------------------------------
 
-    def with_scalars(self, **fields: jax.Array) -> "CacheState":
+    def with_scalars(self, **fields: jax.Array | int) -> "CacheState":
         """Other values of some scalars."""
-        return self.replace(scalars=self.scalars.put(jnp.int32(0), self.scalars.get(jnp.int32(0)) | fields))
+        return self.replace(scalars=self.scalars.put(0, self.scalars.get(0) | fields))
 
     def with_store(self, component: Component, store: Any, ledger: Ledger | None = None) -> "CacheState":
         """Another store, and counters, of one component."""
@@ -77,7 +77,7 @@ class CacheState(struct.PyTreeNode):
 
     def tick(self, advance: jax.Array) -> tuple["CacheState", tuple[jax.Array, jax.Array]]:
         """Advances the clock where `advance` (bool[]); returns the words of now."""
-        scalars = self.scalars.get(jnp.int32(0))
+        scalars = self.scalars.get(0)
         now = clock.tick(scalars["clock_hi"], scalars["clock_lo"], advance)
         return self.with_scalars(clock_hi=now[0], clock_lo=now[1]), now
 
@@ -85,7 +85,7 @@ class CacheState(struct.PyTreeNode):
         """The pools that only pass freed slots on to the caller, who owns them, empty again."""
         config = self.config
         names = [c.name for c in config.components if config.pool_size(c.name) is None]
-        rooms = {f"{name}.used": jnp.int32(config.pool_room(name)) for name in names}
+        rooms = {f"{name}.used": config.pool_room(name) for name in names}
         return self.with_scalars(**rooms) if rooms else self
 
     def refresh(self, index: jax.Array) -> "CacheState":
@@ -116,18 +116,16 @@ def key_of(component: Component, config: CacheConfig) -> victims.KeyOf:
     return key
 
 
-def empty_row(config: CacheConfig) -> dict[str, int]:
+def empty_row(config: CacheConfig) -> Row:
     """A row that holds no node."""
-    row = dict.fromkeys(config.node_columns, 0)
-    row |= {"parent": NULL, "next": NULL}
-    row |= {component.column("value"): NULL for component in config.components}
-    return row
+    fields = dict.fromkeys(config.node_columns, 0) | {"parent": NULL, "next": NULL}
+    return Row.of(fields | {component.column("value"): NULL for component in config.components})
 
 
 def init(config: CacheConfig, *, generation: int = 0) -> CacheState:
     """An empty cache, whose rows have held `generation` nodes so far."""
     row = empty_row(config) | {"generation": generation}
-    nodes = np.tile(np.array(list(row.values()), np.int32), (config.node_rows, 1))
+    nodes = np.tile(np.asarray(row.values), (config.node_rows, 1))
     columns = config.node_columns
     nodes[1 : config.max_nodes, columns.index("next")] = [*range(2, config.max_nodes), NULL][: config.max_nodes - 1]
     scalars = dict.fromkeys(SCALARS, 0) | {"free_nodes": config.max_nodes - 1}

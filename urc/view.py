@@ -104,7 +104,7 @@ def pretty(state: CacheState, name_of: Callable[[int], object] = lambda i: i, *,
     """The tree as text: a line per node with its first `width` tokens, what it holds, hits and locks."""
     scalars = state.scalars
     root = "root" + "".join(
-        f"  {c.name}: " + ", ".join(f"{int(state.ledger(c, scalars.get(np.int32(0)))[f])} {f}" for f in LEDGER)
+        f"  {c.name}: " + ", ".join(f"{int(state.ledger(c, scalars.get(0))[f])} {f}" for f in LEDGER)
         for c in state.config.components
     )
     listed = nodes(state)

@@ -30,7 +30,7 @@ def remove_leaf(state: CacheState, node: jax.Array) -> tuple[CacheState, jax.Arr
             "parent_row": state.nodes.get(row["parent"]),
             "before": children.predecessor(state.heads, state.nodes, jnp.maximum(node, 0)),
             "head": state.heads[children.bucket_of(state.heads, row["hash"])],
-            "scalars": state.scalars.get(jnp.int32(0)),
+            "scalars": state.scalars.get(0),
         }
 
     plan = read_first(state.true(), read, state)
@@ -60,7 +60,7 @@ def _evict_one(state: CacheState, driver: Component) -> CacheState:
     for component in config.components:
         goes = leaf | (component.name == driver.name) | (component.rank < driver.rank)
         goes = goes & component.has_value(row) & (row[component.column("lock")] == 0)
-        ledger = state.ledger(component, state.scalars.get(jnp.int32(0)))
+        ledger = state.ledger(component, state.scalars.get(0))
         store, ledger, row = component.release(state.stores[component.name], ledger, row, goes)
         state = state.with_store(component, store, ledger)
     state = state.replace(nodes=state.nodes.put(node, row))
@@ -76,10 +76,10 @@ def evict(state: CacheState, targets: dict[str, jax.Array]) -> tuple[CacheState,
     """
     config = state.config
     state = state.drained()
-    before = {c.name: state.ledger(c, state.scalars.get(jnp.int32(0)))["used"] for c in config.components}
+    before = {c.name: state.ledger(c, state.scalars.get(0))["used"] for c in config.components}
 
     def freed(state: CacheState, component: Component) -> jax.Array:
-        return before[component.name] - state.ledger(component, state.scalars.get(jnp.int32(0)))["used"]
+        return before[component.name] - state.ledger(component, state.scalars.get(0))["used"]
 
     for component in config.components:
         if component.name not in targets:

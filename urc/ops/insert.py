@@ -15,7 +15,7 @@ from urc.ops.split import split
 from urc.ops.walk import padded, walk, whole_pages
 from urc.state import ROOT, CacheState, NodeRef, empty_row
 from urc.tables import children
-from urc.tables.packed import CHUNK, NULL, Row, copy_run, read_first
+from urc.tables.packed import CHUNK, NULL, Row, copy_run, read_first, select
 
 
 class Inserted(struct.PyTreeNode):
@@ -74,7 +74,7 @@ def insert(
     # Where does it go, and does it fit?
     def find(state: CacheState) -> dict[str, Any]:
         found = walk(config, state.nodes, state.heads, state.tokens, key, key_len, namespace)
-        scalars = state.scalars.get(jnp.int32(0))
+        scalars = state.scalars.get(0)
         return {"found": found, "scalars": scalars}
 
     plan = read_first(state.true(), find, state)
@@ -100,7 +100,7 @@ def insert(
 
     # The end node: a new leaf, or the node at which the key ends.
     def look(state: CacheState) -> dict[str, Any]:
-        scalars = state.scalars.get(jnp.int32(0))
+        scalars = state.scalars.get(0)
         free = scalars["free_head"]
         edge = children.page_hash(parent, namespace, lax.dynamic_slice(key, (prefix_len,), (config.page_size,)))
         return {
@@ -114,7 +114,7 @@ def insert(
 
     plan = read_first(state.true(), look, state)
     parent_row: Row = plan["parent_row"]
-    leaf = {name: jnp.int32(value) for name, value in empty_row(config).items()} | {
+    leaf = empty_row(config) | {
         "parent": parent,
         "start": plan["scalars"]["arena_top"],
         "length": made,
@@ -128,7 +128,7 @@ def insert(
         "priority": priority,
     }
     end = jnp.where(grows, plan["free"], parent)
-    row = {name: jnp.where(grows, leaf[name], parent_row[name]) for name in leaf}
+    row = select(grows, leaf, parent_row)
     tokens = copy_run(state.tokens, row["start"], key, prefix_len, jnp.where(grows, made, 0))
     bucket = children.bucket_of(state.heads, plan["edge"])
     heads = state.heads.at[bucket].set(jnp.where(grows, end, plan["head"]))
@@ -142,7 +142,7 @@ def insert(
     )
     freed = {}
     for component in config.components:
-        before = state.ledger(component, state.scalars.get(jnp.int32(0)))
+        before = state.ledger(component, state.scalars.get(0))
         store, ledger, row = component.commit(
             state.stores[component.name],
             before,

@@ -28,7 +28,7 @@ def _holds(state: CacheState, node: NodeRef) -> tuple[Row, jax.Array]:
 def _count(state: CacheState, node: jax.Array, end: jax.Array, change: int) -> CacheState:
     """Adds `change` (1 or -1) to the lock of every component on what it reads of the path up to `node`."""
     config = state.config
-    ledgers = {c.name: state.ledger(c, state.scalars.get(jnp.int32(0))) for c in config.components}
+    ledgers = {c.name: state.ledger(c, state.scalars.get(0)) for c in config.components}
 
     def visit(row: Row) -> Row:
         new = row

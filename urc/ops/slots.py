@@ -26,7 +26,7 @@ def alloc(state: CacheState, name: str, count: jax.Array, *, width: int) -> tupl
     fewer are free.
     """
     component, size = _pool(state, name)
-    store, ledger = state.stores[name], state.ledger(component, state.scalars.get(jnp.int32(0)))
+    store, ledger = state.stores[name], state.ledger(component, state.scalars.get(0))
     fits = (count >= 0) & (count <= width) & (count <= size - ledger["used"])
     count = jnp.where(fits, count, 0)
     slots, used = pool.take(component.pool(store), ledger["used"], count, width=width)
@@ -37,7 +37,7 @@ def alloc(state: CacheState, name: str, count: jax.Array, *, width: int) -> tupl
 def free(state: CacheState, name: str, slots: jax.Array, count: jax.Array) -> CacheState:
     """Puts slots[:count] (i32[n], i32[]) back. They must be held by the caller: this is for the caller to see to."""
     component, _ = _pool(state, name)
-    store, ledger = state.stores[name], state.ledger(component, state.scalars.get(jnp.int32(0)))
+    store, ledger = state.stores[name], state.ledger(component, state.scalars.get(0))
     padded = jnp.pad(slots, (0, CHUNK), constant_values=NULL)
     held, used = pool.give(component.pool(store), ledger["used"], padded, jnp.int32(0), count)
     return state.with_store(component, component.with_pool(store, held), ledger | {"used": used})

@@ -22,7 +22,7 @@ def split(state: CacheState, node: jax.Array, cut: jax.Array) -> tuple[CacheStat
 
     def read(state: CacheState) -> dict[str, jax.Array | Row]:
         row = state.nodes.get(node)
-        scalars = state.scalars.get(jnp.int32(0))
+        scalars = state.scalars.get(0)
         free = scalars["free_head"]
         inside = (node > 0) & (cut > 0) & (cut < row["length"]) & (cut % page == 0)
         first_page = lax.dynamic_slice(state.tokens, (row["start"] + cut,), (page,))
@@ -55,7 +55,7 @@ def split(state: CacheState, node: jax.Array, cut: jax.Array) -> tuple[CacheStat
     leads = before < 0
     old_bucket = children.bucket_of(state.heads, row["hash"])
     new_bucket = children.bucket_of(state.heads, plan["edge"])
-    rear["next"] = jnp.where(leads & (old_bucket == new_bucket), front_index, plan["rear_head"])
+    rear |= {"next": jnp.where(leads & (old_bucket == new_bucket), front_index, plan["rear_head"])}
     heads = state.heads.at[old_bucket].set(jnp.where(applies & leads, front_index, plan["old_head"]))
     heads = heads.at[new_bucket].set(
         jnp.where(applies, node, jnp.where(old_bucket == new_bucket, plan["old_head"], plan["rear_head"]))
@@ -64,7 +64,7 @@ def split(state: CacheState, node: jax.Array, cut: jax.Array) -> tuple[CacheStat
     nodes = nodes.put(jnp.where(applies, node, NULL), rear)
     nodes = nodes.set(jnp.where(applies, before, NULL), next=front_index)
     state = state.replace(nodes=nodes, heads=heads)
-    scalars = state.scalars.get(jnp.int32(0))
+    scalars = state.scalars.get(0)
     state = state.with_scalars(
         free_head=jnp.where(applies, plan["free_row"]["next"], scalars["free_head"]),
         free_nodes=scalars["free_nodes"] - applies,

@@ -64,6 +64,11 @@ def common_prefix(tokens: jax.Array, start: jax.Array, key: jax.Array, pos: jax.
     return jnp.minimum(lax.while_loop(more, body, (jnp.int32(0), jnp.bool_(True)))[0], limit)
 
 
+def hit_of(name: str) -> str:
+    """The column of a walk that says how far a component alone could resume."""
+    return f"{name}.hit"
+
+
 def walk(
     config: CacheConfig,
     nodes: Table,
@@ -82,66 +87,51 @@ def walk(
         first = heads[children.bucket_of(heads, edge)]
         return edge, jnp.where(pos < length, first, NULL)
 
-    def body(carry: dict[str, Any]) -> dict[str, Any]:
-        node, candidate, edge, pos = carry["node"], carry["candidate"], carry["edge"], carry["pos"]
+    def body(carry: tuple[Row, dict[str, Any]]) -> tuple[Row, dict[str, Any]]:
+        at, resumes = carry
+        candidate, pos = at["candidate"], at["pos"]
         row = nodes.get(candidate)
-        plausible = (row["hash"] == edge) & (row["parent"] == node) & (row["namespace"] == namespace)
+        plausible = (row["hash"] == at["edge"]) & (row["parent"] == at["node"]) & (row["namespace"] == namespace)
         limit = jnp.where(plausible, jnp.minimum(row["length"], length - pos), 0)
         agree = whole_pages(common_prefix(tokens, row["start"], key, pos, limit), config)
         found = agree > 0  # a hash alone never decides: at least the first page is equal
-        ends = agree == row["length"]
+        ends = found & (agree == row["length"])
+        inside = found & ~ends
         pos = pos + agree
-        reached = jnp.where(found, candidate, node)
-        following, first = child_slot(reached, pos)
+        following, first = child_slot(candidate, pos)
 
-        visited, _ = front_part(row, jnp.where(found & ~ends, agree, row["length"]), config)
-        agreed = found
-        resumes, hits = {}, {}
+        visited, _ = front_part(row, jnp.where(inside, agree, row["length"]), config)
+        agreed, now, hits = found, {}, {}
         for component in config.components:
-            resume, valid = component.resume(carry["resumes"][component.name], visited)
-            resumes[component.name] = jax.tree.map(
-                lambda new, old: jnp.where(found, new, old), resume, carry["resumes"][component.name]
-            )
-            hits[component.name] = jnp.where(found & valid, pos, carry["hits"][component.name])
+            before = resumes[component.name]
+            after, valid = component.resume(before, visited)
+            now[component.name] = jax.tree.map(lambda new, old: jnp.where(found, new, old), after, before)
+            hits[hit_of(component.name)] = jnp.where(found & valid, pos, at[hit_of(component.name)])
             agreed = agreed & valid
-        whole = agreed & ends
-        return {
-            "node": jnp.where(found & ends, candidate, node),
-            "candidate": jnp.where(found, jnp.where(ends, first, NULL), row["next"]),
-            "edge": jnp.where(found, following, edge),
-            "pos": pos,
-            "deepest": reached,
-            "cut": jnp.where(found & ~ends, agree, 0),
-            "inside_len": jnp.where(found & ~ends, row["length"], 0),
-            "usable": jnp.where(agreed, candidate, carry["usable"]),
-            "usable_len": jnp.where(agreed, pos, carry["usable_len"]),
-            "whole": jnp.where(whole, candidate, carry["whole"]),
-            "whole_len": jnp.where(whole, pos, carry["whole_len"]),
-            "resumes": resumes,
-            "hits": hits,
-        }
+        at = Row.of(
+            {
+                "node": jnp.where(ends, candidate, at["node"]),
+                "candidate": jnp.where(found, jnp.where(ends, first, NULL), row["next"]),
+                "edge": jnp.where(found, following, at["edge"]),
+                "pos": pos,
+                "deepest": jnp.where(found, candidate, at["node"]),
+                "cut": jnp.where(inside, agree, 0),
+                "inside_len": jnp.where(inside, row["length"], 0),
+                "usable": jnp.where(agreed, candidate, at["usable"]),
+                "usable_len": jnp.where(agreed, pos, at["usable_len"]),
+                "whole": jnp.where(agreed & ends, candidate, at["whole"]),
+                "whole_len": jnp.where(agreed & ends, pos, at["whole_len"]),
+                **hits,
+            }
+        )
+        return at, now
 
-    root, zero = jnp.int32(ROOT), jnp.int32(0)
-    edge, first = child_slot(root, zero)
-    end = lax.while_loop(
-        lambda carry: carry["candidate"] >= 0,
-        body,
-        {
-            "node": root,
-            "candidate": first,
-            "edge": edge,
-            "pos": zero,
-            "deepest": root,
-            "cut": zero,
-            "inside_len": zero,
-            "usable": root,
-            "usable_len": zero,
-            "whole": root,
-            "whole_len": zero,
-            "resumes": {component.name: component.start() for component in config.components},
-            "hits": {component.name: zero for component in config.components},
-        },
-    )
+    edge, first = child_slot(jnp.int32(ROOT), jnp.int32(0))
+    fields = ("node", "candidate", "edge", "pos", "deepest", "cut", "inside_len", "usable", "usable_len")
+    start = dict.fromkeys((*fields, "whole", "whole_len", *(hit_of(c.name) for c in config.components)), 0)
+    resumes = {component.name: component.start() for component in config.components}
+    first_step = (Row.of(start | {"candidate": first, "edge": edge}), resumes)
+    end, _ = lax.while_loop(lambda carry: carry[0]["candidate"] >= 0, body, first_step)
     stop = jnp.where(
         end["pos"] == length,
         Stop.KEY_EXHAUSTED,
@@ -156,6 +146,6 @@ def walk(
         usable_len=end["usable_len"],
         whole=end["whole"],
         whole_len=end["whole_len"],
-        hits=end["hits"],
+        hits={component.name: end[hit_of(component.name)] for component in config.components},
         stop=stop.astype(jnp.int32),
     )

@@ -1,6 +1,6 @@
 """Packed tables: named int32 columns over one array, and the two idioms that keep XLA from copying it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -11,11 +11,40 @@ from jax import lax
 NULL = -1
 """Marks "no row"; it is never used as an index."""
 
-Row = dict[str, jax.Array]
-"""One row of a table: column name -> i32[]."""
-
 CHUNK = 256
 """Tokens that one iteration of a run loop reads or writes; arrays that hold runs are this much longer."""
+
+
+class Row(struct.PyTreeNode):
+    """Named values packed into one array: a row of a table, or several rows at once.
+
+    One leaf, not one per column: XLA runs a kernel for every array that crosses a loop or a conditional.
+    """
+
+    values: jax.Array  # i32[..., k]
+    columns: tuple[str, ...] = struct.field(pytree_node=False)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> "Row":
+        """A row of scalars, its columns in the order of `fields`."""
+        values = jnp.stack([jnp.asarray(value, jnp.int32) for value in fields.values()])
+        return cls(values=values, columns=tuple(fields))
+
+    def __getitem__(self, name: str) -> jax.Array:
+        return self.values[..., self.columns.index(name)]
+
+    def __or__(self, fields: Mapping[str, Any]) -> "Row":
+        """The row with other values (i32[...], or scalars) in some columns."""
+        lane, values = jnp.arange(len(self.columns), dtype=jnp.int32), self.values
+        for name, value in fields.items():
+            new = jnp.asarray(value, jnp.int32)[..., None]
+            values = jnp.where(lane == self.columns.index(name), new, values)
+        return self.replace(values=values)
+
+
+def select(flag: jax.Array, yes: Row, no: Row) -> Row:
+    """`yes` where `flag` (bool[]), else `no`."""
+    return yes.replace(values=jnp.where(flag, yes.values, no.values))
 
 
 class Table(struct.PyTreeNode):
@@ -33,25 +62,25 @@ class Table(struct.PyTreeNode):
         """Index of the row that takes the writes that do not apply."""
         return self.data.shape[0] - 1
 
-    def get(self, index: jax.Array) -> Row:
+    def get(self, index: jax.Array | int) -> Row:
         """Row `index` (i32[]; NULL reads row 0, whose values must then not be used)."""
         values = lax.dynamic_slice(self.data, (jnp.maximum(index, 0), 0), (1, len(self.columns)))[0]
-        return {name: values[j] for j, name in enumerate(self.columns)}
+        return Row(values=values, columns=self.columns)
 
     def block(self, start: jax.Array, size: int) -> Row:
-        """Rows start .. start+size-1 as column name -> i32[size]; the table must hold them all."""
+        """Rows start .. start+size-1 at once; the table must hold them all."""
         values = lax.dynamic_slice(self.data, (start, 0), (size, len(self.columns)))
-        return {name: values[:, j] for j, name in enumerate(self.columns)}
+        return Row(values=values, columns=self.columns)
 
-    def put(self, index: jax.Array, row: Row) -> "Table":
+    def put(self, index: jax.Array | int, row: Row) -> "Table":
         """Writes a whole row; NULL: no-op."""
-        values = jnp.stack([jnp.asarray(row[name], jnp.int32) for name in self.columns])
-        values = jnp.where(index < 0, 0, values)
+        index = jnp.asarray(index, jnp.int32)
+        values = jnp.where(index < 0, 0, row.values)
         at = jnp.where(index < 0, self.spare, index)
         return self.replace(data=lax.dynamic_update_slice(self.data, values[None], (at, 0)))
 
-    def set(self, index: jax.Array, **fields: jax.Array) -> "Table":
-        """Writes single fields of row `index`; NULL: no-op."""
+    def set(self, index: jax.Array, **fields: jax.Array | int) -> "Table":
+        """Writes single fields of row `index`; NULL: no-op. Safe where the row's other fields were not read."""
         at = jnp.where(index < 0, self.spare, index)
         data = self.data
         for name, value in fields.items():

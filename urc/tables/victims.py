@@ -1,8 +1,8 @@
 """Victim order: the row with the smallest key, kept in O(log rows) per change and found in O(1).
 
-A tournament with blocks of 64. Level 0 is the rows' own table, never copied: a block's winner is computed from
-its 64 rows. Each level above holds the winners of the level below, 64 to a block, up to a single row. What is
-stored is therefore about rows/63 winners; a row's key is a pure function of the row, so nothing goes stale.
+A tournament with blocks of 128. Level 0 is the rows' own table, never copied: a block's winner is computed from
+its 128 rows. Each level above holds the winners of the level below, 128 to a block, up to a single row. What is
+stored is therefore about rows/127 winners; a row's key is a pure function of the row, so nothing goes stale.
 """
 
 import math
@@ -14,17 +14,15 @@ from jax import lax
 
 from urc.tables.packed import NULL, Row, Table
 
-BLOCK = 64
+BLOCK = 128
 WORDS = 4
 """int32 words of a key, compared in order."""
-
-_MAX = 2**31 - 1
 
 Key = tuple[jax.Array, ...]
 """WORDS arrays i32[n]: the keys of n rows, word by word; smaller goes first."""
 
 KeyOf = Callable[[Row], tuple[jax.Array, Key]]
-"""(columns i32[n]) -> (bool[n] is a candidate, its key)."""
+"""(n rows) -> (bool[n] is a candidate, its key)."""
 
 
 def padded_rows(rows: int) -> int:
@@ -49,20 +47,20 @@ def init(rows: int) -> jax.Array:
     return jnp.full((start + size, WORDS + 1), NULL, jnp.int32)
 
 
-def _smallest(candidate: jax.Array, key: Key) -> jax.Array:
-    """Index (i32[]) of the smallest key among the candidates (bool[n]); NULL if there is none."""
-    alive = candidate
-    for word in key:
-        least = jnp.min(jnp.where(alive, word, _MAX))
-        alive = alive & (word == least)
-    return jnp.where(jnp.any(candidate), jnp.argmax(alive).astype(jnp.int32), NULL)
-
-
 def _winner(candidate: jax.Array, key: Key, rows: jax.Array) -> jax.Array:
-    """The winning entry i32[WORDS + 1] of one block."""
-    at = _smallest(candidate, key)
-    entry = jnp.stack([word[jnp.maximum(at, 0)] for word in key] + [rows[jnp.maximum(at, 0)]])
-    return jnp.where(at < 0, NULL, entry)
+    """The entry i32[WORDS + 1] of one block: the smallest key among the candidates (bool[n]), and whose it is."""
+
+    def smaller(a: tuple[jax.Array, ...], b: tuple[jax.Array, ...]) -> list[jax.Array]:
+        takes = jnp.bool_(False)  # whether b goes before a: by the last word, unless an earlier one decides
+        for x, y in zip(reversed(a[1:]), reversed(b[1:]), strict=True):
+            takes = (y < x) | ((y == x) & takes)
+        takes = b[0] & (takes | ~a[0])
+        return [jnp.where(takes, y, x) for x, y in zip(a, b, strict=True)]
+
+    # One variadic reduction: as separate minima, word by word, it is some twenty kernels.
+    initial = (jnp.bool_(False), *(jnp.int32(NULL) for _ in range(WORDS + 1)))
+    _, *entry = lax.reduce((candidate, *key, rows), initial, smaller, (0,))
+    return jnp.stack(entry)
 
 
 def refresh(order: jax.Array, table: Table, row: jax.Array, key_of: KeyOf) -> jax.Array:
@@ -93,9 +91,9 @@ def rebuild(table: Table, key_of: KeyOf) -> jax.Array:
     """The whole order computed afresh from the table."""
     rows = table.data.shape[0]
     order = init(rows)
-    columns = {name: table.data[:, j].reshape(-1, BLOCK) for j, name in enumerate(table.columns)}
+    blocks = Row(values=table.data.reshape(-1, BLOCK, len(table.columns)), columns=table.columns)
     index = jnp.arange(rows, dtype=jnp.int32).reshape(-1, BLOCK)
-    entries = jax.vmap(lambda block, ids: _winner(*key_of(block), ids))(columns, index)
+    entries = jax.vmap(lambda block, ids: _winner(*key_of(block), ids))(blocks, index)
     for start, size in _levels(rows):
         order = order.at[start : start + entries.shape[0]].set(entries)
         if size > 1:
