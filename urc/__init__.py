@@ -6,10 +6,11 @@ arrays, and every transition a pure function that compiles. `UnifiedRadixCache` 
 """
 
 from urc import ops, policies, testing
-from urc.cache import EvictResult, InsertResult, MatchResult, NodeView, Receipt, Sizes, UnifiedRadixCache
+from urc.cache import UnifiedRadixCache
 from urc.components import Component, Full
 from urc.config import CacheConfig
 from urc.errors import CacheFull, InvalidInput, InvariantError, Status, Stop
+from urc.results import EvictResult, InsertResult, MatchResult, NodeView, Receipt, Sizes
 from urc.state import CacheState, init
 
 __version__ = "0.1.0"

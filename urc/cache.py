@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,85 +12,26 @@ import numpy as np
 
 from urc import compiled, view
 from urc import state as states
-from urc.config import MAX_INT32, CacheConfig
+from urc.arguments import (
+    MAX_INT32,
+    Namespace,
+    Namespaces,
+    Tokens,
+    by_name,
+    count,
+    integers,
+    padded_key,
+    tokens_of,
+    width,
+)
+from urc.config import CacheConfig
 from urc.errors import CacheFull, InvalidInput, InvariantError, Status, Stop
 from urc.ledger import SlotLedger
+from urc.results import EvictResult, InsertResult, MatchResult, NodeView, Receipt, Sizes
 from urc.state import CacheState
-
-Tokens = Sequence[int] | np.ndarray
-"""Token ids >= 0, in order."""
-
-Namespace = Hashable
-"""None, a str, bytes or int, or a tuple of those."""
 
 _ROW_BITS = 31
 _handles = itertools.count()
-
-
-@dataclasses.dataclass(frozen=True)
-class MatchResult:
-    """What the cache holds of a key. Lengths in tokens; a `node` is opaque, 0 is the root."""
-
-    device_len: int
-    node: int
-    slots: dict[str, np.ndarray]
-    host_len: int
-    best_node: int
-    full_len: int
-    stop: Stop
-
-
-@dataclasses.dataclass(frozen=True)
-class InsertResult:
-    """What an insert did: `prefix_len` tokens were there already; of the slots handed over, who got which."""
-
-    prefix_len: int
-    node: int
-    adopted: dict[str, np.ndarray]
-    freed: dict[str, np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True)
-class EvictResult:
-    """Per component, how many slots an eviction freed, and which."""
-
-    evicted: dict[str, int]
-    freed: dict[str, np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True)
-class Receipt:
-    """Proof of one lock; `unlock` takes it once."""
-
-    node: int
-    end: int
-    serial: int
-    handle: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """Slots of one pool: free (None where the caller owns the pool), in unlocked nodes, in locked nodes."""
-
-    free: int | None
-    evictable: int
-    protected: int
-
-
-@dataclasses.dataclass(frozen=True)
-class NodeView:
-    """A node as `UnifiedRadixCache.tree` shows it."""
-
-    node: int
-    parent: int
-    namespace: Namespace
-    key: tuple[int, ...]
-    prefix: tuple[int, ...]
-    hit_count: int
-    priority: int
-    values: dict[str, tuple[int, ...] | None]
-    locks: dict[str, int]
-    is_leaf: bool
 
 
 class UnifiedRadixCache:
@@ -107,8 +48,7 @@ class UnifiedRadixCache:
         self._names = tuple(c.name for c in config.components)
         self._id = next(_handles)
         self._serials = itertools.count()
-        self._namespaces: dict[Any, int] = {(type(None), None): 0}
-        self._namespace_names: list[Namespace] = [None]
+        self._namespaces = Namespaces()
         self._snapshots: dict[int, tuple[weakref.ref, dict[int, Receipt]]] = {}
         self._receipts: dict[int, Receipt] = {}
         self._shared = False
@@ -122,8 +62,8 @@ class UnifiedRadixCache:
 
         `slots[name]` has `device_len` entries, i32, in order.
         """
-        key, space = self._key(tokens), self._namespace(namespace)
-        found = compiled.match_prefix(self._donate(), *_padded(key, space, self.config.page_size))
+        key, space = tokens_of(tokens, self.config.max_key_len), self._namespaces.number(namespace)
+        found = compiled.match_prefix(self._donate(), *padded_key(key, space, self.config.page_size))
         self._state, numbers, slots = found
         return self._match_result(np.asarray(numbers).tolist(), slots)
 
@@ -139,8 +79,8 @@ class UnifiedRadixCache:
 
     def probe(self, tokens: Tokens, namespace: Namespace = None) -> MatchResult:
         """`match_prefix` without any side effect; `node` is the one in which the prefix ends."""
-        key, space = self._key(tokens), self._namespace(namespace, new=False)
-        numbers, slots = compiled.probe(self._state, *_padded(key, space, self.config.page_size))
+        key, space = tokens_of(tokens, self.config.max_key_len), self._namespaces.number(namespace, new=False)
+        numbers, slots = compiled.probe(self._state, *padded_key(key, space, self.config.page_size))
         return self._match_result(np.asarray(numbers).tolist(), slots)
 
     def probes(self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None = None) -> list[MatchResult]:
@@ -155,22 +95,22 @@ class UnifiedRadixCache:
     def alloc(self, name: str, n: int) -> np.ndarray | None:
         """`n` free slots of a component's pool (i32[n]) for the caller to hold, or None if fewer are free."""
         self._owned(name)
-        count = self._count("n", n)
-        if count > self.config.pool_room(name):
+        wanted = count("n", n)
+        if wanted > self.config.pool_room(name):
             return None
-        self._state, slots, status = compiled.alloc(self._donate(), name, np.int32(count), width=_width(count))
+        self._state, slots, status = compiled.alloc(self._donate(), name, np.int32(wanted), width=width(wanted))
         if int(np.asarray(status)) != Status.OK:  # comparing the array itself would dispatch a program
             return None
-        taken = np.array(np.asarray(slots)[:count])
+        taken = np.array(np.asarray(slots)[:wanted])
         self._ledgers[name].take(taken)
         return taken
 
     def free(self, name: str, slots: Sequence[int] | np.ndarray) -> None:
         """Gives slots back that the caller holds."""
         self._owned(name)
-        held = self._slots(name, slots)
+        held = integers(f"slots of {name!r}", slots)
         self._ledgers[name].demand_held(held)
-        padded = np.full(_width(len(held)), -1, np.int32)
+        padded = np.full(width(len(held)), -1, np.int32)
         padded[: len(held)] = held
         self._state = compiled.free(self._donate(), name, padded, np.int32(len(held)))
         self._ledgers[name].give(held)
@@ -204,19 +144,19 @@ class UnifiedRadixCache:
 
         """
         config = self.config
-        key, space = self._key(tokens), self._namespace(namespace)
+        key, space = tokens_of(tokens, self.config.max_key_len), self._namespaces.number(namespace)
         whole = len(key) // config.page_size * config.page_size
-        prev = self._count("prev_prefix_len", prev_prefix_len)
+        prev = count("prev_prefix_len", prev_prefix_len)
         if prev > whole:
             raise InvalidInput(f"prev_prefix_len is {prev}, but the key has {whole} tokens in whole pages")
-        self._known(slots, "slots")
+        by_name("slots", slots, self._names)
         evicted = self._evicted_len(evicted_len or {})
-        options = [prev, self._count("inserted_len", inserted_len), self._count("priority", priority, -MAX_INT32 - 1)]
+        options = [prev, count("inserted_len", inserted_len), count("priority", priority, -MAX_INT32 - 1)]
         given, handed = {}, {}
         for name in self._names:
             if name not in slots:
                 raise InvalidInput(f"slots lacks {name!r}: hand in one slot per token")
-            given[name] = self._slots(name, slots[name])
+            given[name] = integers(f"slots of {name!r}", slots[name])
             if len(given[name]) not in (len(key), whole):
                 raise InvalidInput(
                     f"slots[{name!r}] has {len(given[name])} entries for {len(key)} tokens: "
@@ -224,7 +164,7 @@ class UnifiedRadixCache:
                 )
             handed[name] = given[name][prev:]
             self._ledgers[name].demand_held(handed[name])
-        padded, where = _padded(key, space, config.page_size)
+        padded, where = padded_key(key, space, config.page_size)
         buffers = {}
         for name, held in given.items():
             buffers[name] = np.full(len(padded), -1, np.int32)
@@ -252,8 +192,8 @@ class UnifiedRadixCache:
 
         Leaves go whole, so it may be more; the result says how far it got.
         """
-        self._known(targets, "targets")
-        wanted = [self._count(f"targets[{name!r}]", targets.get(name, 0)) for name in self._names]
+        by_name("targets", targets, self._names)
+        wanted = [count(f"targets[{name!r}]", targets.get(name, 0)) for name in self._names]
         self._state, out = compiled.evict(self._donate(), np.array(wanted, np.int32))
         runs = np.asarray(out).tolist()
         freed = {name: self._freed(name, runs[2 * j], runs[2 * j + 1]) for j, name in enumerate(self._names)}
@@ -345,7 +285,7 @@ class UnifiedRadixCache:
         out = []
         for node in listed:
             fields = {f.name: getattr(node, f.name) for f in dataclasses.fields(NodeView) if f.name != "node"}
-            fields |= {"parent": handles[node.parent], "namespace": self._namespace_names[node.namespace]}
+            fields |= {"parent": handles[node.parent], "namespace": self._namespaces.name(node.namespace)}
             out.append(NodeView(node=handles[node.index], **fields))
         return out
 
@@ -357,7 +297,7 @@ class UnifiedRadixCache:
 
     def pretty(self) -> str:
         """The tree as text."""
-        return view.pretty(self._state, lambda i: self._namespace_names[i])
+        return view.pretty(self._state, self._namespaces.name)
 
     # -- what callers hand in ------------------------------------------------------------------------------------
 
@@ -367,58 +307,21 @@ class UnifiedRadixCache:
             self._state, self._shared = jax.tree.map(jnp.copy, self._state), False
         return self._state
 
-    def _key(self, tokens: Tokens) -> np.ndarray:
-        key = _integers("tokens", tokens)
-        if len(key) > self.config.max_key_len:
-            raise InvalidInput(
-                f"the key has {len(key)} tokens, more than max_key_len = {self.config.max_key_len}: "
-                "cut it, or configure a larger maximum"
-            )
-        if len(key) and int(key.min()) < 0:
-            raise InvalidInput(f"tokens must be >= 0, got {int(key.min())} at {int(key.argmin())}")
-        return key
-
     def _batch(
         self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None, *, new: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
         spaces = [None] * len(keys) if namespaces is None else list(namespaces)
         if len(spaces) != len(keys):
             raise InvalidInput(f"{len(keys)} keys need as many namespaces, got {len(spaces)}")
-        rows = [self._key(tokens) for tokens in keys]
-        ids = [self._namespace(space, new=new) for space in spaces]
-        width = _width(max([len(key) for key in rows] + [self.config.page_size]))
+        rows = [tokens_of(tokens, self.config.max_key_len) for tokens in keys]
+        ids = [self._namespaces.number(space, new=new) for space in spaces]
+        columns = width(max([len(key) for key in rows] + [self.config.page_size]))
         batch = 1 << max(len(rows) - 1, 0).bit_length()
-        padded, where = np.full((batch, width), -1, np.int32), np.zeros((batch, 2), np.int32)
+        padded, where = np.full((batch, columns), -1, np.int32), np.zeros((batch, 2), np.int32)
         for i, (key, space) in enumerate(zip(rows, ids, strict=True)):
             padded[i, : len(key)] = key
             where[i] = len(key), space
         return padded, where
-
-    def _namespace(self, namespace: Namespace, *, new: bool = True) -> int:
-        """The namespace's number. A probe makes none: what is new holds nothing, and -1 is nobody's number."""
-        typed = _typed(namespace)
-        number = self._namespaces.get(typed, -1)
-        if number < 0 and new:
-            number = self._namespaces[typed] = len(self._namespace_names)
-            self._namespace_names.append(namespace)
-        return number
-
-    def _slots(self, name: str, slots: Any) -> np.ndarray:
-        return _integers(f"slots of {name!r}", slots)
-
-    def _count(self, what: str, value: Any, least: int = 0) -> int:
-        try:
-            number = value.__index__()
-        except AttributeError:
-            raise InvalidInput(f"{what} must be an integer, got {value!r}") from None
-        if isinstance(value, bool) or not least <= number <= MAX_INT32:
-            raise InvalidInput(f"{what} must lie in [{least}, {MAX_INT32}], got {value!r}")
-        return number
-
-    def _known(self, by_name: Any, what: str) -> None:
-        if not isinstance(by_name, Mapping) or set(by_name) - set(self._names):
-            names = sorted(map(repr, by_name)) if isinstance(by_name, Mapping) else by_name
-            raise InvalidInput(f"{what} maps names of components ({', '.join(self._names)}), got {names}")
 
     def _owned(self, name: str) -> None:
         self.config.component(name)
@@ -426,15 +329,16 @@ class UnifiedRadixCache:
             raise InvalidInput(f"the pool of {name!r} is the caller's own: pools[{name!r}] is None")
 
     def _evicted_len(self, evicted_len: Mapping[str, int]) -> dict[str, int]:
-        self._known(evicted_len, "evicted_len")
-        lengths = {name: self._count(f"evicted_len[{name!r}]", evicted_len.get(name, 0)) for name in self._names}
+        by_name("evicted_len", evicted_len, self._names)
+        lengths = {name: count(f"evicted_len[{name!r}]", evicted_len.get(name, 0)) for name in self._names}
         for component in self.config.components:
             if lengths[component.name] and not component.gives_up:
                 raise InvalidInput(f"evicted_len: a request holds its {component.name!r} slots until it ends")
         return lengths
 
     def _node(self, node: int) -> tuple[int, int]:
-        number = self._count_node(node)
+        if isinstance(node, bool) or not hasattr(node, "__index__") or (number := node.__index__()) < 0:
+            raise InvalidInput(f"a node is what a match or an insert returned, got {node!r}")
         index, generation = number & ((1 << _ROW_BITS) - 1), number >> _ROW_BITS
         if index >= self.config.max_nodes or generation > MAX_INT32:
             raise InvalidInput(f"{node} is not a node of this cache")
@@ -442,11 +346,6 @@ class UnifiedRadixCache:
 
     def _root_generation(self) -> int:
         return int(np.asarray(self._state.nodes.data)[states.ROOT, self._state.nodes.columns.index("generation")])
-
-    def _count_node(self, node: Any) -> int:
-        if isinstance(node, bool) or not hasattr(node, "__index__") or node.__index__() < 0:
-            raise InvalidInput(f"a node is what a match or an insert returned, got {node!r}")
-        return node.__index__()
 
     # -- what they get back --------------------------------------------------------------------------------------
 
@@ -476,38 +375,3 @@ class UnifiedRadixCache:
 def _handle(index: int, generation: int) -> int:
     """A node as one opaque int; the root is always 0."""
     return index | generation << _ROW_BITS if index else 0
-
-
-def _width(n: int) -> int:
-    """The length to which `n` entries are padded, so that few programs are compiled."""
-    return max(128, 1 << max(n - 1, 0).bit_length())
-
-
-def _padded(key: np.ndarray, space: int, page_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The key padded to a compiled width, and its (length, namespace)."""
-    padded = np.full(_width(max(len(key), page_size)), -1, np.int32)
-    padded[: len(key)] = key
-    return padded, np.array([len(key), space], np.int32)
-
-
-def _integers(what: str, values: Any) -> np.ndarray:
-    """`values` as i32[n]; InvalidInput unless they are a sequence of integers that fit."""
-    array = np.asarray(values)
-    if array.ndim != 1:
-        raise InvalidInput(f"{what} must be a flat sequence of integers, got shape {array.shape}")
-    if not array.size:
-        return np.empty(0, np.int32)
-    if array.dtype.kind not in "iu":
-        raise InvalidInput(f"{what} must be integers, got dtype {array.dtype}")
-    if array.dtype != np.int32 and (array.max() > MAX_INT32 or array.min() < -MAX_INT32 - 1):
-        raise InvalidInput(f"{what} must fit in 32 bits, got {array.max()}")
-    return array.astype(np.int32, copy=False)
-
-
-def _typed(namespace: Namespace) -> Any:
-    """The namespace with its type, all the way down, so that 1, True and "1" differ."""
-    if isinstance(namespace, tuple):
-        return tuple, tuple(_typed(part) for part in namespace)
-    if namespace is None or type(namespace) in (str, bytes, int):
-        return type(namespace), namespace
-    raise InvalidInput(f"a namespace is None, a str, bytes or int, or a tuple of those, got {namespace!r}")

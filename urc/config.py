@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from urc.arguments import MAX_INT32, count
 from urc.components.base import COLUMNS, Component
 from urc.components.full import Full
 from urc.errors import InvalidInput
@@ -30,7 +31,6 @@ NODE_COLUMNS = (
 the node's end) count tokens; `next` links a bucket of the child table, and the free rows; `generation` tells the
 nodes apart that one row has held; `longest` is the longest insert through the node, in tokens."""
 
-MAX_INT32 = 2**31 - 1
 _DEFAULT_NODES = 2**20
 _DEFAULT_ARENA = 2**20
 
@@ -78,24 +78,24 @@ class CacheConfig:
             policy = resolve(self.policy)
         except ValueError as error:
             raise InvalidInput(str(error)) from None
-        page = _count("page_size", self.page_size, 1)
+        page = count("page_size", self.page_size, 1)
         pools = self.pools if self.pools is not None else {}
         if isinstance(pools, tuple):
             pools = dict(pools)
         if not isinstance(pools, Mapping) or set(pools) - set(names):
             raise InvalidInput(f"pools maps names of components ({names}) to slots or None, got {self.pools!r}")
         sizes = tuple(
-            (name, None if pools.get(name) is None else _count(f"pools[{name!r}]", pools[name], 1)) for name in names
+            (name, None if pools.get(name) is None else count(f"pools[{name!r}]", pools[name], 1)) for name in names
         )
         full = sizes[0][1]
-        arena = _count("arena_tokens", self.arena_tokens or 0, 0)
+        arena = count("arena_tokens", self.arena_tokens or 0, 0)
         if not arena:
             arena = _DEFAULT_ARENA if full is None else min(full + full // 2, MAX_INT32 // 2)
         if full is not None and arena < full:
             raise InvalidInput(f"arena_tokens must be at least the pool of {names[0]} ({full}), got {arena}")
         if arena < page:
             raise InvalidInput(f"arena_tokens must hold at least one page of {page} tokens, got {arena}")
-        nodes = _count("max_nodes", self.max_nodes or 0, 0)
+        nodes = count("max_nodes", self.max_nodes or 0, 0)
         if not nodes:
             nodes = min((arena if full is None else full) // page + 1, _DEFAULT_NODES)
         fill(
@@ -104,8 +104,8 @@ class CacheConfig:
             page_size=page,
             pools=sizes,
             arena_tokens=arena,
-            max_nodes=_count("max_nodes", nodes, 2 if full is None or full >= page else 1),
-            max_key_len=_count("max_key_len", self.max_key_len, 1),
+            max_nodes=count("max_nodes", nodes, 2 if full is None or full >= page else 1),
+            max_key_len=count("max_key_len", self.max_key_len, 1),
         )
         fill(_hash=hash((components, policy, page, sizes, arena, nodes, self.max_key_len)))
 
@@ -143,14 +143,3 @@ class CacheConfig:
     def buckets(self) -> int:
         """Heads of the child table."""
         return children.buckets(self.max_nodes)
-
-
-def _count(name: str, value: Any, least: int) -> int:
-    """`value` as an int in [least, 2**31 - 1]."""
-    try:
-        number = int(value.__index__())
-    except AttributeError:
-        raise InvalidInput(f"{name} must be an integer, got {value!r}") from None
-    if isinstance(value, bool) or not least <= number <= MAX_INT32:
-        raise InvalidInput(f"{name} must lie in [{least}, {MAX_INT32}], got {value!r}")
-    return number

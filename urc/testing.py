@@ -25,7 +25,7 @@ def big_copies(op: Callable[..., Any], state: CacheState, *args: Any, least: int
     `least`: entries from which an array of the state counts as big; its sizes should be distinct from those of `args`.
     """
     shapes = {leaf.shape for leaf in jax.tree.leaves(state) if leaf.size >= least}
-    text = jax.jit(op, donate_argnums=0).lower(state, *args, **kwargs).compile().as_text()
+    text = jax.jit(op, donate_argnums=0).lower(state, *args, **kwargs).compile().as_text() or ""
     copies = []
     for line in text.splitlines():
         found = re.search(r"= \(?s32\[([\d,]+)\][^ ]* copy(?:-start)?\(", line)

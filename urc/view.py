@@ -7,11 +7,12 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from urc.components.base import Component
 from urc.errors import InvariantError
-from urc.ops.walk import whole_pages
 from urc.state import LEDGER, ROOT, CacheState, key_of
 from urc.tables import children, victims
 from urc.tables.packed import NULL
@@ -130,11 +131,21 @@ def check(state: CacheState) -> None:
         raise InvariantError(wrong)
 
 
+@jax.jit
+def _implied(state: CacheState) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """What the rows of the node table imply: the hash of the edge to each (i32[rows]), and the victim orders."""
+    config, columns = state.config, {name: state.nodes.data[:, j] for j, name in enumerate(state.nodes.columns)}
+    first_page = state.tokens[columns["start"][:, None] + jnp.arange(config.page_size)]
+    edges = jax.vmap(children.page_hash)(columns["parent"], columns["namespace"], first_page)
+    return edges, {c.name: victims.rebuild(state.nodes, key_of(c, config)) for c in config.components}
+
+
 def _broken(state: CacheState) -> Iterator[str]:
     config, rows = state.config, _Rows(state)
     scalars = {name: int(v) for name, v in zip(state.scalars.columns, np.asarray(state.scalars.data)[0], strict=True)}
     yield from _broken_tree(state, rows, scalars)
-    yield from _broken_child_table(state, rows)
+    edges, orders = (jax.tree.map(np.asarray, part) for part in _implied(state))
+    yield from _broken_child_table(state, rows, edges)
     yield from _broken_arena(rows, scalars, config.arena_tokens)
     for component in config.components:
         name = component.name
@@ -158,8 +169,7 @@ def _broken(state: CacheState) -> Iterator[str]:
                 yield f"{name}: slots both free and referenced: {sorted(set(free) & set(slots))}"
             if len(slots) > used:
                 yield f"{name}: {used} slots are not free, but nodes hold {len(slots)}"
-        order = component.victims(state.stores[name])
-        if not np.array_equal(np.asarray(order), np.asarray(victims.rebuild(state.nodes, key_of(component, config)))):
+        if not np.array_equal(np.asarray(component.victims(state.stores[name])), orders[name]):
             yield f"{name}: the victim order is not what the rows say"
         stamps: dict[tuple[int, int], list[int]] = {}
         for i in rows.used:
@@ -188,7 +198,7 @@ def _broken_tree(state: CacheState, rows: _Rows, scalars: dict[str, int]) -> Ite
             yield f"row {i} counts {rows['children'][i]} children and has {len(below)}"
         for c in below:
             length, end = int(rows["length"][c]), int(rows["end"][c])
-            if length % config.page_size or end != rows["end"][i] + length or end != int(whole_pages(end, config)):
+            if length % config.page_size or end != rows["end"][i] + length:
                 yield f"row {c} has {length} tokens and ends at {end}, below one that ends at {rows['end'][i]}"
             if i != ROOT and rows["namespace"][c] != rows["namespace"][i]:
                 yield f"row {c} is in another namespace than its parent"
@@ -205,15 +215,14 @@ def _broken_tree(state: CacheState, rows: _Rows, scalars: dict[str, int]) -> Ite
         yield "the rows in use and the free list are not all rows, each once"
 
 
-def _broken_child_table(state: CacheState, rows: _Rows) -> Iterator[str]:
-    heads, page = np.asarray(state.heads), state.config.page_size
+def _broken_child_table(state: CacheState, rows: _Rows, edges: np.ndarray) -> Iterator[str]:
+    heads = np.asarray(state.heads)
     found: list[int] = []
     for bucket in np.flatnonzero(heads != NULL):
         at = int(heads[bucket])
         while at != NULL and len(found) <= len(rows.used):
             found.append(at)
-            edge = int(children.page_hash(rows["parent"][at], rows["namespace"][at], rows.run(at)[:page]))
-            if edge != rows["hash"][at] or int(children.bucket_of(state.heads, np.int32(edge))) != bucket:
+            if edges[at] != rows["hash"][at] or edges[at] & (len(heads) - 1) != bucket:
                 yield f"row {at} is in bucket {bucket}, where its hash does not belong"
             at = int(rows["next"][at])
     if sorted(found) != rows.used:

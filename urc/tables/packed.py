@@ -27,14 +27,14 @@ class Row(struct.PyTreeNode):
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Row":
         """A row of scalars, its columns in the order of `fields`."""
-        values = jnp.stack([jnp.asarray(value, jnp.int32) for value in fields.values()])
-        return cls(values=values, columns=tuple(fields))
+        return cls(values=jnp.zeros(len(fields), jnp.int32), columns=tuple(fields)) | fields
 
     def __getitem__(self, name: str) -> jax.Array:
         return self.values[..., self.columns.index(name)]
 
     def __or__(self, fields: Mapping[str, Any]) -> "Row":
         """The row with other values (i32[...], or scalars) in some columns."""
+        # Selects fuse into one kernel; concatenating scalars would need one for each.
         lane, values = jnp.arange(len(self.columns), dtype=jnp.int32), self.values
         for name, value in fields.items():
             new = jnp.asarray(value, jnp.int32)[..., None]

@@ -1,0 +1,101 @@
+"""What callers hand in to the host handle: checked once, and brought into the shapes that programs are compiled for."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from urc.errors import InvalidInput
+
+Tokens = Sequence[int] | np.ndarray
+"""Token ids >= 0, in order."""
+
+Namespace = Hashable
+"""None, a str, bytes or int, or a tuple of those."""
+
+MAX_INT32 = 2**31 - 1
+
+
+def count(what: str, value: Any, least: int = 0) -> int:
+    """`value` as an int in [least, 2**31 - 1]."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InvalidInput(f"{what} must be an integer, got {value!r}")
+    number = value.__index__()
+    if not least <= number <= MAX_INT32:
+        raise InvalidInput(f"{what} must lie in [{least}, {MAX_INT32}], got {value!r}")
+    return number
+
+
+def tokens_of(tokens: Tokens, max_len: int) -> np.ndarray:
+    """A key as i32[n]; InvalidInput unless it is at most `max_len` token ids >= 0."""
+    key = integers("tokens", tokens)
+    if len(key) > max_len:
+        raise InvalidInput(
+            f"the key has {len(key)} tokens, more than max_key_len = {max_len}: cut it, or configure a larger maximum"
+        )
+    if len(key) and int(key.min()) < 0:
+        raise InvalidInput(f"tokens must be >= 0, got {int(key.min())} at {int(key.argmin())}")
+    return key
+
+
+def by_name(what: str, given: Any, names: tuple[str, ...]) -> None:
+    """InvalidInput unless `given` maps only names of components."""
+    if not isinstance(given, Mapping) or set(given) - set(names):
+        got = sorted(map(repr, given)) if isinstance(given, Mapping) else given
+        raise InvalidInput(f"{what} maps names of components ({', '.join(names)}), got {got}")
+
+
+class Namespaces:
+    """Numbers for namespaces, injective: "1", 1 and ("1",) differ, and so do ("ab", "c") and ("a", "bc")."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {_typed(None): 0}
+        self._names: list[Namespace] = [None]
+
+    def number(self, namespace: Namespace, *, new: bool = True) -> int:
+        """The namespace's number; if it has none, a new one, or -1, which is nobody's, where `new` is not set."""
+        typed = _typed(namespace)
+        number = self._numbers.get(typed, -1)
+        if number < 0 and new:
+            number = self._numbers[typed] = len(self._names)
+            self._names.append(namespace)
+        return number
+
+    def name(self, number: int) -> Namespace:
+        """The namespace that has a number."""
+        return self._names[number]
+
+
+def width(n: int) -> int:
+    """The length to which `n` entries are padded, so that few programs are compiled."""
+    return max(128, 1 << max(n - 1, 0).bit_length())
+
+
+def padded_key(key: np.ndarray, space: int, page_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The key padded to a compiled width, and its (length, namespace)."""
+    padded = np.full(width(max(len(key), page_size)), -1, np.int32)
+    padded[: len(key)] = key
+    return padded, np.array([len(key), space], np.int32)
+
+
+def integers(what: str, values: Any) -> np.ndarray:
+    """`values` as i32[n]; InvalidInput unless they are a sequence of integers that fit."""
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise InvalidInput(f"{what} must be a flat sequence of integers, got shape {array.shape}")
+    if not array.size:
+        return np.empty(0, np.int32)
+    if array.dtype.kind not in "iu":
+        raise InvalidInput(f"{what} must be integers, got dtype {array.dtype}")
+    if array.dtype != np.int32 and (array.max() > MAX_INT32 or array.min() < -MAX_INT32 - 1):
+        raise InvalidInput(f"{what} must fit in 32 bits, got {array.max()}")
+    return array.astype(np.int32, copy=False)
+
+
+def _typed(namespace: Namespace) -> Any:
+    """The namespace with its type, all the way down, so that 1, True and "1" differ."""
+    if isinstance(namespace, tuple):
+        return tuple, tuple(_typed(part) for part in namespace)
+    if namespace is None or type(namespace) in (str, bytes, int):
+        return type(namespace), namespace
+    raise InvalidInput(f"a namespace is None, a str, bytes or int, or a tuple of those, got {namespace!r}")
