@@ -16,7 +16,7 @@ from urc.tables.victims import Key
 ROOT = 0
 """Row of the root, which holds no tokens and is never evicted."""
 
-SCALARS = ("clock_hi", "clock_lo", "arena_top", "arena_live", "free_head", "free_nodes")
+SCALARS = ("pin", "clock_hi", "clock_lo", "arena_top", "arena_live", "free_head", "free_nodes")
 LEDGER = ("used", "evictable", "protected")
 
 
@@ -56,7 +56,7 @@ class CacheState(struct.PyTreeNode):
 
     def true(self) -> jax.Array:
         """bool[]: always true, in a way that XLA cannot prove; see `read_first`."""
-        return self.scalars.data[0, 0] >= 0
+        return self.scalars.get(0)["pin"] == 0
 
     def ref(self, index: jax.Array) -> NodeRef:
         """The node in a row."""
@@ -74,6 +74,16 @@ class CacheState(struct.PyTreeNode):
         if ledger is None:
             return state
         return state.with_scalars(**{component.column(field): ledger[field] for field in LEDGER})
+
+    def after(self, *values: jax.Array) -> "CacheState":
+        """The same state, such that what a later transition writes comes after the reads behind `values`.
+
+        Within one jit XLA may otherwise put off a read whose result only the caller uses, and then has to copy what
+        the next transition overwrites. `values` (i32[]) are >= NULL, so that the scalar `pin` is always 0; XLA cannot
+        know that, and every transition reads the scalars first.
+        """
+        below = jnp.any(jnp.stack(values) < NULL).astype(jnp.int32)
+        return self.with_scalars(pin=below)
 
     def tick(self, advance: jax.Array) -> tuple["CacheState", tuple[jax.Array, jax.Array]]:
         """Advances the clock where `advance` (bool[]); returns the words of now."""
@@ -95,7 +105,7 @@ class CacheState(struct.PyTreeNode):
             store = state.stores[component.name]
             order = victims.refresh(component.victims(store), state.nodes, index, key_of(component, self.config))
             state = state.with_store(component, component.with_victims(store, order))
-        return state
+        return state.after(*(victims.first(c.victims(state.stores[c.name])) for c in self.config.components))
 
 
 def is_device_leaf(row: Row, components: tuple[Component, ...]) -> jax.Array:

@@ -174,7 +174,12 @@ def insert(
     state = state.replace(nodes=walk_up(nodes, jnp.where(applies, end, NULL), visit))
     state = state.refresh(jnp.where(applies & (end > 0), end, NULL))
     state = state.refresh(jnp.where(grows & (parent > 0), parent, NULL))
-    return state, Inserted(status=status, prefix_len=prefix_len, node=state.ref(end), freed=freed)
+    return state, Inserted(
+        status=status,
+        prefix_len=prefix_len,
+        node=NodeRef(index=end, generation=row["generation"]),
+        freed=freed,
+    )
 
 
 def inserts(

@@ -88,12 +88,14 @@ def _settle(state: CacheState, found: Walk, width: int) -> tuple[CacheState, Mat
     state = state.replace(nodes=walk_up(state.nodes, node, lambda row: stamp(row, state, length, now)))
     state = state.refresh(jnp.where(node > 0, node, NULL))
     base = state.config.components[0].name
+    ref, slots = read_first(state.true(), lambda s: (s.ref(node), read_slots(s, node, jnp.int32(0), width)), state)
+    state = state.after(ref.generation, *(held[0] for held in slots.values()))
     return state, Match(
-        node=state.ref(node),
+        node=ref,
         device_len=length,
         full_len=jnp.where(missed, length, found.hits[base]),
         hits={name: jnp.where(missed, jnp.minimum(hit, length), hit) for name, hit in found.hits.items()},
-        slots=read_slots(state, node, jnp.int32(0), width),
+        slots=slots,
         stop=jnp.where(missed, Stop.NO_FREE_NODE, found.stop).astype(jnp.int32),
     )
 
@@ -156,10 +158,18 @@ def probe(state: CacheState, key: jax.Array, length: jax.Array, *, namespace: ja
     """`match_prefix` without any side effect: no split, no touch."""
     namespace = jnp.asarray(namespace, jnp.int32)
     length = whole_pages(jnp.asarray(length, jnp.int32), state.config)
-    return _probed(state, _walk(state, padded(key, state.config), length, namespace), key.shape[0])
+
+    def read(state: CacheState) -> Match:
+        return _probed(state, _walk(state, padded(key, state.config), length, namespace), key.shape[0])
+
+    return read_first(state.true(), read, state)
 
 
 def probes(state: CacheState, keys: jax.Array, lengths: jax.Array, *, namespaces: jax.Array | int = 0) -> Match:
     """`probe` of B keys (i32[B, K], i32[B], i32[B]), walked side by side; every result field [B, ...]."""
-    found = _walks(state, keys, lengths, namespaces)[0]
-    return lax.map(lambda one: _probed(state, one, keys.shape[1]), found)
+
+    def read(state: CacheState) -> Match:
+        found = _walks(state, keys, lengths, namespaces)[0]
+        return lax.map(lambda one: _probed(state, one, keys.shape[1]), found)
+
+    return read_first(state.true(), read, state)

@@ -30,7 +30,7 @@ def alloc(state: CacheState, name: str, count: jax.Array, *, width: int) -> tupl
     fits = (count >= 0) & (count <= width) & (count <= size - ledger["used"])
     count = jnp.where(fits, count, 0)
     slots, used = pool.take(component.pool(store), ledger["used"], count, width=width)
-    state = state.with_store(component, store, ledger | {"used": used})
+    state = state.with_store(component, store, ledger | {"used": used}).after(slots[0])
     return state, slots, jnp.where(fits, Status.OK, Status.POOL_EMPTY).astype(jnp.int32)
 
 
