@@ -31,7 +31,7 @@ def key(tokens: list[int], width: int = WIDTH) -> np.ndarray:
 
 
 SHARED = [1, 2, 3, 4, 5, 6]
-KEYS = [SHARED + [7, 8, 9, 10], SHARED + [7, 8, 11, 12], SHARED[:4] + [20, 21], [30, 31, 32, 33, 34, 35], [40, 41]]
+KEYS = [[*SHARED, 7, 8, 9, 10], [*SHARED, 7, 8, 11, 12], [*SHARED[:4], 20, 21], [30, 31, 32, 33, 34, 35], [40, 41]]
 
 
 HELD = 4  # slots 0 .. 3 are held by the caller in a filled state
@@ -84,7 +84,7 @@ def _probe(state: urc.CacheState, tokens: Any, length: Any) -> Any:
     return state, ops.probe(state, tokens, length)
 
 
-_SPLITS = key(SHARED[:2] + [50, 51])
+_SPLITS = key([*SHARED[:2], 50, 51])
 _NODE = NodeRef(index=jnp.int32(1), generation=jnp.int32(0))
 
 CASES: dict[str, Case] = {

@@ -153,21 +153,20 @@ class UnifiedRadixCache:
         evicted = self._evicted_len(evicted_len or {})
         options = [prev, count("inserted_len", inserted_len), count("priority", priority, -MAX_INT32 - 1)]
         given, handed = {}, {}
-        for name in self._names:
-            if name not in slots:
-                raise InvalidInput(f"slots lacks {name!r}: hand in one slot per token")
-            given[name] = integers(f"slots of {name!r}", slots[name])
-            if len(given[name]) not in (len(key), whole):
+        for component in config.components:
+            name, counts = component.name, component.counts(len(key), whole)
+            given[name] = integers(f"slots of {name!r}", slots.get(name, ()))
+            if len(given[name]) not in counts:
                 raise InvalidInput(
-                    f"slots[{name!r}] has {len(given[name])} entries for {len(key)} tokens: "
-                    f"give one per token, or the {whole} of the whole pages"
+                    f"slots[{name!r}] has {len(given[name])} entries for a key of {len(key)} tokens, {whole} of them "
+                    f"in whole pages: it takes {' or '.join(map(str, sorted(set(counts))))}"
                 )
-            handed[name] = given[name][prev:]
+            handed[name] = component.handed_over(given[name], prev, evicted[name])
             self._ledgers[name].demand_held(handed[name])
         padded, where = padded_key(key, space, config.page_size)
         buffers = {}
         for name, held in given.items():
-            buffers[name] = np.full(len(padded), -1, np.int32)
+            buffers[name] = np.full(width(max(len(held), len(padded))), -1, np.int32)
             buffers[name][: len(held)] = held
         numbers = np.array(
             [*where, *options, *(len(given[n]) for n in self._names), *(evicted[n] for n in self._names)], np.int32
@@ -351,7 +350,10 @@ class UnifiedRadixCache:
 
     def _match_result(self, numbers: list[int], slots: dict[str, Any]) -> MatchResult:
         index, generation, device_len, full_len, stop = numbers
-        held = {name: np.array(np.asarray(array)[:device_len]) for name, array in slots.items()}
+        held = {
+            component.name: np.array(component.matched(np.asarray(slots[component.name]), device_len))
+            for component in self.config.components
+        }
         node = _handle(index, generation)
         return MatchResult(device_len, node, held, 0, node, full_len, Stop(stop))
 

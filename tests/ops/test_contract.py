@@ -132,7 +132,7 @@ def test_works_inside_shard_map(state):
 
 def test_a_batch_equals_the_loop_even_where_its_matches_split_one_node(state):
     # All end inside the run [30..35], at 4, 2, 4 and 2 tokens, or at its end, or elsewhere.
-    queries = [KEYS[3][:4], KEYS[3][:2] + [9, 9], KEYS[3][:4] + [9, 9], KEYS[3][:2], KEYS[3], KEYS[0], [99, 98]]
+    queries = [KEYS[3][:4], [*KEYS[3][:2], 9, 9], [*KEYS[3][:4], 9, 9], KEYS[3][:2], KEYS[3], KEYS[0], [99, 98]]
     keys = np.stack([key(tokens) for tokens in queries])
     lengths = np.array([len(tokens) for tokens in queries], np.int32)
     batch, results = jax.jit(ops.match_prefixes)(state, keys, lengths)

@@ -70,6 +70,11 @@ class Component(struct.PyTreeNode):
         return False
 
     @property
+    def evicts_internal(self) -> bool:
+        """Whether it evicts its values from internal nodes too, by its own order, or from leaves only."""
+        return True
+
+    @property
     def gives_up(self) -> bool:
         """Whether a running request may give slots up before it ends (`evicted_len`)."""
         return False
@@ -102,6 +107,20 @@ class Component(struct.PyTreeNode):
 
     def read(self, store: Store, row: Row, out: jax.Array) -> jax.Array:
         """Writes the node's slots to their place in `out` (i32[width + CHUNK], indexed by position in the key)."""
+        raise NotImplementedError
+
+    # -- at the host edge ----------------------------------------------------------------------------------------
+
+    def counts(self, tokens: int, whole: int) -> tuple[int, ...]:
+        """How many slots an insert of a key of `tokens` tokens, `whole` in whole pages, may hand in."""
+        raise NotImplementedError
+
+    def handed_over(self, slots: np.ndarray, prev_len: int, evicted_len: int) -> np.ndarray:
+        """Of the slots given to an insert (i32[n]), those that are still the caller's to hand over."""
+        raise NotImplementedError
+
+    def matched(self, slots: np.ndarray, length: int) -> np.ndarray:
+        """Of the slots that `read` has put in place (i32[K]), those that a match of `length` tokens returns."""
         raise NotImplementedError
 
     def held(self, store: Store, columns: Mapping[str, np.ndarray], index: int) -> tuple[int, ...] | None:

@@ -48,6 +48,11 @@ class Full(Component):
         """As configured."""
         return self.refresh_on_split
 
+    @property
+    def evicts_internal(self) -> bool:
+        """Only leaves go."""
+        return False
+
     def init(self, config: "CacheConfig") -> FullStore:
         """All slots free, no leaf."""
         size = config.pool_size(self.name)
@@ -68,6 +73,18 @@ class Full(Component):
     def read(self, store: FullStore, row: Row, out: jax.Array) -> jax.Array:
         """The run's slots, beside its tokens."""
         return copy_run(out, row["end"] - row["length"], store.slots, row["start"], self.size(row))
+
+    def counts(self, tokens: int, whole: int) -> tuple[int, ...]:
+        """One slot per token, or only those of the whole pages."""
+        return tokens, whole
+
+    def handed_over(self, slots: np.ndarray, prev_len: int, evicted_len: int) -> np.ndarray:
+        """All but the prefix that the tree holds already."""
+        return slots[prev_len:]
+
+    def matched(self, slots: np.ndarray, length: int) -> np.ndarray:
+        """The prefix."""
+        return slots[:length]
 
     def held(self, store: FullStore, columns: Mapping[str, np.ndarray], index: int) -> tuple[int, ...] | None:
         """One slot per token of the run."""

@@ -10,7 +10,7 @@ from jax import lax
 from urc.components.base import Insertion
 from urc.errors import Status
 from urc.ops.compact import compact
-from urc.ops.match import stamp, walk_up
+from urc.ops.path import refresh_path, stamp, walk_up
 from urc.ops.split import split
 from urc.ops.walk import padded, walk, whole_pages
 from urc.state import ROOT, CacheState, NodeRef, empty_row
@@ -172,7 +172,7 @@ def insert(
         }
 
     state = state.replace(nodes=walk_up(nodes, jnp.where(applies, end, NULL), visit))
-    state = state.refresh(jnp.where(applies & (end > 0), end, NULL))
+    state = refresh_path(state, jnp.where(applies, end, NULL), key_len)
     state = state.refresh(jnp.where(grows & (parent > 0), parent, NULL))
     return state, Inserted(
         status=status,

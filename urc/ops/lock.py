@@ -6,6 +6,7 @@ from flax import struct
 from jax import lax
 
 from urc.errors import Status
+from urc.ops.path import refresh_path
 from urc.state import ROOT, CacheState, NodeRef
 from urc.tables.packed import NULL, Row, read_first
 
@@ -55,7 +56,7 @@ def _count(state: CacheState, node: jax.Array, end: jax.Array, change: int) -> C
     state = state.replace(nodes=nodes)
     for component in config.components:
         state = state.with_store(component, state.stores[component.name], ledgers[component.name])
-    return state.refresh(jnp.where(node > 0, node, NULL))
+    return refresh_path(state, node, end)
 
 
 def lock(state: CacheState, node: NodeRef) -> tuple[CacheState, Receipt, jax.Array]:

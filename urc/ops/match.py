@@ -1,17 +1,16 @@
 """match_prefix and probe: the longest prefix of a key from which a request can resume."""
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
 from urc.errors import Stop
+from urc.ops.path import stamp, walk_up
 from urc.ops.split import split
 from urc.ops.walk import Walk, front_part, padded, walk, whole_pages
 from urc.state import CacheState, NodeRef
-from urc.tables.packed import CHUNK, NULL, Row, Table, read_first
+from urc.tables.packed import CHUNK, NULL, read_first, select
 
 
 class Match(struct.PyTreeNode):
@@ -25,27 +24,6 @@ class Match(struct.PyTreeNode):
     stop: jax.Array  # i32[], a `Stop`
 
 
-def walk_up(nodes: Table, node: jax.Array, visit: Callable[[Row], Row]) -> Table:
-    """`nodes` with every row from `node` (i32[]) up to, not including, the root replaced by `visit` of it."""
-
-    def body(carry: tuple[Table, jax.Array]) -> tuple[Table, jax.Array]:
-        nodes, at = carry
-        nodes = nodes.put(at, visit(nodes.get(at)))
-        return nodes, nodes.get(at)["parent"]  # read after the write: the two reads would not be ordered before it
-
-    return lax.while_loop(lambda carry: carry[1] > 0, body, (nodes, node))[0]
-
-
-def stamp(row: Row, state: CacheState, end: jax.Array, now: tuple[jax.Array, jax.Array]) -> Row:
-    """The row after a use of the path up to `end` (i32[], tokens) at the time `now`."""
-    for component in state.config.components:
-        touched = component.touches(row, end)
-        for field, word in zip(("stamp_hi", "stamp_lo"), now, strict=True):
-            column = component.column(field)
-            row = row | {column: jnp.where(touched, word, row[column])}
-    return row
-
-
 def read_slots(state: CacheState, node: jax.Array, cut: jax.Array, width: int) -> dict[str, jax.Array]:
     """Per component the slots i32[width] of the path that ends at `node`, or `cut` > 0 tokens into it."""
     config = state.config
@@ -53,7 +31,7 @@ def read_slots(state: CacheState, node: jax.Array, cut: jax.Array, width: int) -
     def body(carry: tuple[dict[str, jax.Array], jax.Array]) -> tuple[dict[str, jax.Array], jax.Array]:
         out, at = carry
         row = state.nodes.get(at)
-        row, _ = front_part(row, jnp.where((at == node) & (cut > 0), cut, row["length"]), config)
+        row = select((at == node) & (cut > 0), front_part(row, cut, config)[0], row)
         read = {c.name: c.read(state.stores[c.name], row, out[c.name]) for c in config.components}
         return read, row["parent"]
 

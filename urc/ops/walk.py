@@ -11,7 +11,7 @@ from urc.config import CacheConfig
 from urc.errors import Stop
 from urc.state import ROOT
 from urc.tables import children
-from urc.tables.packed import CHUNK, NULL, Row, Table
+from urc.tables.packed import CHUNK, NULL, Row, Table, select
 
 
 class Walk(struct.PyTreeNode):
@@ -100,7 +100,7 @@ def walk(
         pos = pos + agree
         following, first = child_slot(candidate, pos)
 
-        visited, _ = front_part(row, jnp.where(inside, agree, row["length"]), config)
+        visited = select(inside, front_part(row, agree, config)[0], row)
         agreed, now, hits = found, {}, {}
         for component in config.components:
             before = resumes[component.name]

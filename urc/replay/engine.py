@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from urc.cache import UnifiedRadixCache
+from urc.components import Full
+from urc.config import MAX_INT32, CacheConfig
 from urc.replay.trace import Request, Trace
 
 FULL = "full"
@@ -69,6 +73,21 @@ class Rate:
         return self.matched_tokens / max(self.input_tokens, 1)
 
 
+class Ideal(NamedTuple):
+    """What an infinite cache makes of a trace."""
+
+    rate: Rate
+    blocks: int  # that it holds in the end
+
+
+class Point(NamedTuple):
+    """Sums over the first requests of a replay."""
+
+    requests: int
+    matched: int  # input blocks
+    asked: int  # input blocks
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """The result of one trace at one capacity under one policy."""
@@ -81,13 +100,9 @@ class Run:
     evicted: int  # blocks
     evict_calls: int
     refused: int  # requests for which not enough could be freed
-    seconds: float
-    series: tuple[tuple[int, float], ...]  # (requests served, hit rate by blocks since the last point)
-
-    @property
-    def requests_per_second(self) -> float:
-        """Requests / wall-clock seconds, compilation included."""
-        return self.requests / self.seconds if self.seconds > 0 else 0.0
+    seconds: float  # wall clock, compilation included
+    requests_per_second: float  # of the median chunk of requests, so that compilation does not count
+    series: tuple[Point, ...]  # at most POINTS, evenly spaced, the last at the end
 
 
 def serve(cache: Cache, request: Request, *, page_size: int = 1) -> Served:
@@ -96,8 +111,9 @@ def serve(cache: Cache, request: Request, *, page_size: int = 1) -> Served:
     Match the input; where the output enters the cache too, match the whole sequence, which counts
     for what follows but not as a hit. Lock the node; if the free slots do not cover the rest, evict
     exactly the shortfall; allocate; insert with the tree's slots for the prefix; unlock. Whole
-    leaves are evicted, so more may be freed than was asked for. If too little can be freed the
-    request is refused: it hits nothing and inserts nothing, but the eviction has happened.
+    leaves are evicted, so more may be freed than was asked for. Where nothing is left to insert, no
+    insert is made, and the request counts as a match only. If too little can be freed the request is
+    refused: it hits nothing and inserts nothing, but the eviction has happened.
 
     Only whole pages take part: the blocks of a last, partial page are missed and never cached.
     """
@@ -106,9 +122,11 @@ def serve(cache: Cache, request: Request, *, page_size: int = 1) -> Served:
         return Served(0, None, False)
     hit = cache.match_prefix(request.ids[: request.input_blocks])
     prefix = hit if request.input_blocks == len(request.ids) else cache.match_prefix(ids)
+    rest = len(ids) - prefix.device_len
+    if not rest:
+        return Served(hit.device_len, None, False)
     receipt = cache.lock(prefix.node)
     try:
-        rest = len(ids) - prefix.device_len
         shortfall = rest - cache.sizes()[FULL].free
         evicted = cache.evict({FULL: shortfall}).evicted[FULL] if shortfall > 0 else None
         fresh = cache.alloc(FULL, rest)
@@ -142,10 +160,13 @@ def replay(
 
     """
     served: list[Served] = []
+    speeds: list[float] = []
     start = time.perf_counter()
     for first in range(0, len(trace.requests), CHUNK):
         chunk = trace.requests[first : first + CHUNK]
+        began = time.perf_counter()
         served.extend(serve(cache, request, page_size=page_size) for request in chunk)
+        speeds.append(len(chunk) / (time.perf_counter() - began))
         on_progress(len(chunk))
     seconds = time.perf_counter() - start
     matched = [s.matched for s in served]
@@ -160,23 +181,45 @@ def replay(
         evict_calls=len(evicted),
         refused=sum(s.refused for s in served),
         seconds=seconds,
+        requests_per_second=statistics.median(speeds) if speeds else 0.0,
         series=_series([r.input_blocks for r in trace.requests], matched),
     )
 
 
-def ideal(trace: Trace, *, page_size: int = 1) -> Rate:
-    """The hit rate of a cache that never evicts: each input against all that was served before."""
-    children: dict[tuple[int, int], int] = {}
+def open_cache(*, slots: int, capacity: int, policy: str, page_size: int = 1) -> Cache:
+    """Makes an empty cache of `capacity` blocks; one token stands for one block.
+
+    Its pool has `slots` >= `capacity` of them, the rest being held back: caches with equally many slots share
+    compiled code. A split counts as an access of both parts, as in SGLang 0.5.23, whose hit rates are reproduced.
+    """
+    config = CacheConfig(
+        components=(Full(refresh_on_split=True),),
+        page_size=page_size,
+        pools={FULL: slots},
+        policy=policy,
+        max_nodes=slots // page_size + 1,
+        max_key_len=MAX_INT32,
+    )
+    cache = UnifiedRadixCache(config)
+    if slots > capacity:
+        cache.alloc(FULL, slots - capacity)
+    return cache
+
+
+def ideal(trace: Trace, *, page_size: int = 1) -> Ideal:
+    """Replays `trace` through a cache without limits: each input against all that was served before."""
+    children: dict[tuple[int, ...], int] = {}  # (node, *page) -> node
     matched = []
     for request in trace.requests:
+        ids = request.ids.tolist()
         node, depth = 0, 0
-        for position, block in enumerate(request.ids.tolist(), 1):
-            edge = (node, block)
-            if edge in children:
-                depth = position
+        for end in range(page_size, len(ids) + 1, page_size):
+            edge = (node, *ids[end - page_size : end])
+            if edge in children and end <= request.input_blocks:
+                depth = end
             node = children.setdefault(edge, len(children) + 1)
-        matched.append(min(depth, request.input_blocks) // page_size * page_size)
-    return _rate(trace, matched)
+        matched.append(depth)
+    return Ideal(_rate(trace, matched), len(children) * page_size)
 
 
 def _rate(trace: Trace, matched: Sequence[int]) -> Rate:
@@ -187,12 +230,9 @@ def _rate(trace: Trace, matched: Sequence[int]) -> Rate:
     return Rate(sum(matched), trace.input_blocks, sum(tokens), trace.input_tokens)
 
 
-def _series(inputs: Sequence[int], matched: Sequence[int]) -> tuple[tuple[int, float], ...]:
-    """Cuts the requests into at most `POINTS` windows and takes the hit rate of each."""
+def _series(inputs: Sequence[int], matched: Sequence[int]) -> tuple[Point, ...]:
+    """Sums at the ends of at most `POINTS` windows of equal length."""
     total = len(inputs)
-    window = max(1, -(-total // POINTS))
-    points = []
-    for first in range(0, total, window):
-        last = min(first + window, total)
-        points.append((last, sum(matched[first:last]) / max(sum(inputs[first:last]), 1)))
-    return tuple(points)
+    ends = sorted({-(-total * window // POINTS) for window in range(1, POINTS + 1)}) if total else []
+    hits, asked = np.cumsum(matched), np.cumsum(inputs)
+    return tuple(Point(end, int(hits[end - 1]), int(asked[end - 1])) for end in ends)

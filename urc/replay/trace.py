@@ -14,7 +14,8 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -62,12 +63,6 @@ class Trace:
         """Tokens of all inputs."""
         return sum(r.input_length for r in self.requests)
 
-    @property
-    def distinct_blocks(self) -> int:
-        """Blocks that a cache holds once it has seen the whole trace and evicted nothing."""
-        ids = [r.ids for r in self.requests]
-        return int(np.unique(np.concatenate(ids)).size) if ids else 0
-
 
 def read_trace(path: Path, *, block_size: int | None = None, limit: int | None = None) -> Trace:
     """Reads a trace file, or its first `limit` requests; a name that ends in `.gz` is unpacked.
@@ -83,21 +78,20 @@ def read_trace(path: Path, *, block_size: int | None = None, limit: int | None =
     """
     rows: list[dict[str, Any]] = []
     kind = ""
-    numbered = _lines(path)
-    for number, line in islice(numbered, limit):
-        where = f"{path}, line {number}"
-        row = _parse(line, where)
-        kind = kind or _format_of(row, where)
-        _check(row, kind, block_size or BLOCK_SIZE[kind], where)
-        rows.append(row)
-    numbered.close()
+    with closing(_lines(path)) as numbered:
+        for number, line in islice(numbered, limit):
+            where = f"{path}, line {number}"
+            row = _parse(line, where)
+            kind = kind or _format_of(row, where)
+            _check(row, kind, block_size or BLOCK_SIZE[kind], where)
+            rows.append(row)
     if not rows:
         raise TraceError(f"{path}: no requests in it")
     size = block_size or BLOCK_SIZE[kind]
     return Trace(name=path.name, block_size=size, requests=_requests(rows, kind, size))
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _lines(path: Path) -> Generator[tuple[int, bytes], None, None]:
     """Yields (number from 1, bytes) of each line that is not blank."""
     try:
         with _open(path) as file:

@@ -1,4 +1,4 @@
-"""A generated chat workload: numbers only, the same for the same seed on every machine."""
+"""A generated chat workload: numbers only, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import numpy as np
 
 from urc.replay.trace import Request, Trace
 
+BLOCK_SIZE = 64  # tokens
+CONTEXT = 8192  # tokens: a conversation ends before it outgrows them
 SYSTEM_PROMPTS = 12  # shared by sessions, popularity ~ 1 / rank
-ACTIVE_SESSIONS = 48  # open at a time; the chance of the next turn ~ 1 / rank
+ACTIVE_SESSIONS = 48  # open at a time
+SKEW = 0.5  # of whose turn is next: the chance ~ rank ** -SKEW
 MEAN_TURNS = 8  # of a conversation, geometric
 ONE_SHOT = 0.4  # share of sessions that ask once and never return
 LENGTHS = {"system": (256, 2048), "user": (16, 400), "output": (32, 600), "document": (1000, 4000)}  # tokens
@@ -28,7 +31,7 @@ class _Session:
     message: str  # which of LENGTHS its user messages have
 
 
-def chat_workload(*, requests: int, seed: int = 0, block_size: int = 16) -> Trace:
+def chat_workload(*, requests: int, seed: int = 0, block_size: int = BLOCK_SIZE) -> Trace:
     """Generates interleaved multi-turn chat sessions that share a few system prompts.
 
     Each turn's input is the session's history and a new message; its output joins the history and
@@ -52,7 +55,7 @@ def chat_workload(*, requests: int, seed: int = 0, block_size: int = 16) -> Trac
     while len(served) < requests:
         while len(sessions) < ACTIVE_SESSIONS:
             sessions.insert(int(rng.random() * (len(sessions) + 1)), _open(rng, prompts))
-        at = _zipf(rng, len(sessions))
+        at = _zipf(rng, len(sessions), SKEW)
         session = sessions[at]
         input_length = session.tokens + _length(rng, session.message)
         output_length = _length(rng, "output")
@@ -62,7 +65,8 @@ def chat_workload(*, requests: int, seed: int = 0, block_size: int = 16) -> Trac
         ids.flags.writeable = False
         served.append(Request(ids, input_length // block_size, input_length, output_length))
         session.turns_left -= 1
-        if not session.turns_left:
+        longest_turn = LENGTHS[session.message][1] + LENGTHS["output"][1]
+        if not session.turns_left or session.tokens + longest_turn > CONTEXT:
             del sessions[at]
     return Trace(name=f"generated chat, seed {seed}", block_size=block_size, requests=tuple(served))
 
@@ -83,7 +87,7 @@ def _length(rng: random.Random, kind: str) -> int:
     return int(low * (high / low) ** rng.random())
 
 
-def _zipf(rng: random.Random, n: int) -> int:
-    """Draws a rank below `n`, the chance of rank r being ~ 1 / (r + 1)."""
-    weights = list(accumulate(1 / (rank + 1) for rank in range(n)))
+def _zipf(rng: random.Random, n: int, exponent: float = 1.0) -> int:
+    """Draws a rank below `n`, the chance of rank r being ~ (r + 1) ** -exponent."""
+    weights = list(accumulate((rank + 1) ** -exponent for rank in range(n)))
     return bisect(weights, rng.random() * weights[-1])
