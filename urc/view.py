@@ -144,9 +144,9 @@ def _broken(state: CacheState) -> Iterator[str]:
     config, rows = state.config, _Rows(state)
     scalars = {name: int(v) for name, v in zip(state.scalars.columns, np.asarray(state.scalars.data)[0], strict=True)}
     yield from _broken_tree(state, rows, scalars)
+    yield from _broken_arena(rows, scalars, config.arena_tokens)
     edges, orders = (jax.tree.map(np.asarray, part) for part in _implied(state))
     yield from _broken_child_table(state, rows, edges)
-    yield from _broken_arena(rows, scalars, config.arena_tokens)
     for component in config.components:
         name = component.name
         lock, value = rows[component.column("lock")], rows[component.column("value")]
