@@ -4,6 +4,7 @@ State first, options after `*`. None of them donates; `donating` wraps one for a
 """
 
 from urc.ops.compact import compact
+from urc.ops.digest import digest
 from urc.ops.donate import donating
 from urc.ops.evict import Evicted, evict
 from urc.ops.insert import Inserted, insert, inserts
@@ -19,6 +20,7 @@ __all__ = [
     "Receipt",
     "alloc",
     "compact",
+    "digest",
     "donating",
     "evict",
     "free",
