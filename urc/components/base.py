@@ -47,7 +47,13 @@ class Component(struct.PyTreeNode):
 
     Methods are pure, traced once per compiled operation, and see a node as its row: the tree's columns by name
     (`length`, `end` in tokens, `start` in the arena, ...) and this component's by `column(...)`.
+
+    Attributes:
+        split_refreshes: count a split as an access of both parts in this component's order. SGLang 0.5.23 does so for
+            Full; by default a split is not an access.
     """
+
+    split_refreshes: bool = struct.field(pytree_node=False, default=False)
 
     @property
     def name(self) -> str:
@@ -62,11 +68,6 @@ class Component(struct.PyTreeNode):
     @property
     def is_base(self) -> bool:
         """Whether every node of the tree holds this component, so that a node without it is none."""
-        return False
-
-    @property
-    def split_refreshes(self) -> bool:
-        """Whether a split counts as an access of both parts in this component's order."""
         return False
 
     @property

@@ -26,12 +26,7 @@ class FullStore(struct.PyTreeNode):
 
 
 class Full(Component):
-    """One slot per token. A node of the tree always has it; the tree's leaves go by the configured policy.
-
-    `refresh_on_split`: count a split as an access of both parts, as SGLang 0.5.23 does in Full's order.
-    """
-
-    refresh_on_split: bool = struct.field(pytree_node=False, default=False)
+    """One slot per token. A node of the tree always has it; the tree's leaves go by the configured policy."""
 
     @property
     def rank(self) -> int:
@@ -42,11 +37,6 @@ class Full(Component):
     def is_base(self) -> bool:
         """A node is a run of tokens with Full."""
         return True
-
-    @property
-    def split_refreshes(self) -> bool:
-        """As configured."""
-        return self.refresh_on_split
 
     @property
     def evicts_internal(self) -> bool:

@@ -193,7 +193,7 @@ def open_cache(*, slots: int, capacity: int, policy: str, page_size: int = 1) ->
     compiled code. A split counts as an access of both parts, as in SGLang 0.5.23, whose hit rates are reproduced.
     """
     config = CacheConfig(
-        components=(Full(refresh_on_split=True),),
+        components=(Full(split_refreshes=True),),
         page_size=page_size,
         pools={FULL: slots},
         policy=policy,

@@ -1,0 +1,54 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.replay.stand_in import RadixTree
+from urc.replay import engine
+from urc.replay.trace import Request, Trace
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """Replays through the plain-Python tree, which needs no compilation."""
+
+    def open_cache(*, slots, capacity, policy, page_size=1):
+        return RadixTree(capacity, policy, page_size)
+
+    monkeypatch.setattr(engine, "open_cache", open_cache)
+
+
+@pytest.fixture
+def write_trace(tmp_path) -> Callable[..., Path]:
+    """Writes rows (dicts, or text that is taken as it is) as lines of a file."""
+
+    def write(*rows, name="trace.jsonl") -> Path:
+        path = tmp_path / name
+        lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return path
+
+    return write
+
+
+def mooncake(ids, *, input_length=None, output_length=5, timestamp=0):
+    input_length = 512 * len(ids) if input_length is None else input_length
+    lengths = {"input_length": input_length, "output_length": output_length}
+    return {"timestamp": timestamp, **lengths, "hash_ids": list(ids)}
+
+
+def chat(ids, *, input_length, output_length=5, session=0, turn=0):
+    lengths = {"input_length": input_length, "output_length": output_length}
+    return {"session": session, "turn": turn, **lengths, "hash_ids": list(ids)}
+
+
+def trace_of(*sequences, block_size=10, inputs=None) -> Trace:
+    """A trace of id sequences, all of them input unless `inputs` says how much of each is."""
+    counts = inputs or [len(ids) for ids in sequences]
+    requests = [
+        Request(np.array(ids, np.int32), count, count * block_size, (len(ids) - count) * block_size)
+        for ids, count in zip(sequences, counts, strict=True)
+    ]
+    return Trace(name="made by hand", block_size=block_size, requests=tuple(requests))

@@ -1,0 +1,190 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.replay.conftest import mooncake
+from urc.cli import app
+from urc.replay import engine
+
+TRACE = [mooncake([0, 1, 2]), mooncake([0, 1, 3]), mooncake([0, 1, 2]), mooncake([5, 6]), mooncake([0, 1, 2])]
+
+
+@pytest.fixture
+def cli(stand_in, tmp_path, monkeypatch):
+    """Runs `urc ARGS` in an empty folder, the cache being the plain-Python tree."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *args: CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+def runs_of(result):
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)["runs"]
+
+
+def test_json_is_one_document_on_stdout(cli, write_trace):
+    result = cli("replay", write_trace(*TRACE), "--capacity", 4, "--policy", "lru", "--json")
+    (run,) = runs_of(result)
+    assert (run["capacity"], run["policy"], run["hit_rate"], run["page_size"]) == (4, "lru", 0.5, 1)
+    assert "50.00%" in result.stderr
+    assert not cli("replay", write_trace(*TRACE), "--json", "--quiet").stderr
+
+
+def test_table_without_json(cli, write_trace):
+    result = cli("replay", write_trace(*TRACE), "--capacity", 4, "--policy", "lru")
+    assert result.exit_code == 0
+    assert "50.00%" in result.stdout
+    assert not result.stderr
+
+
+def test_lists_are_repeatable_and_comma_separated(cli, write_trace):
+    options = ("--capacity", "8,4", "--capacity", "4, 6", "--policy", "slru,lru", "--policy", "lfu")
+    runs = runs_of(cli("replay", write_trace(*TRACE), *options, "--json"))
+    expected = [(c, p) for c in (8, 4, 6) for p in ("slru", "lru", "lfu")]
+    assert [(run["capacity"], run["policy"]) for run in runs] == expected
+
+
+def test_defaults_come_from_the_trace(cli, write_trace):
+    path = write_trace(*[mooncake(range(i * 100, i * 100 + 32)) for i in range(10)])
+    runs = runs_of(cli("replay", path, "--json"))
+    assert [(run["capacity"], run["policy"]) for run in runs] == [
+        (c, p) for c in (10, 40, 320) for p in ("lru", "slru")
+    ]
+    runs = runs_of(cli("replay", path, "--page-size", 4, "--json"))
+    assert {run["capacity"] for run in runs} == {8, 40, 320}
+
+
+def test_generated_workload(cli):
+    document = json.loads(cli("replay", "--limit", 50, "--seed", 3, "--json").stdout)
+    assert document["trace"]["name"] == "generated chat, seed 3"
+    assert document["trace"]["requests"] == 50
+    assert document["trace"]["block_size"] == 64
+
+
+def test_limit_and_block_size(cli, write_trace):
+    document = json.loads(cli("replay", write_trace(*TRACE), "--limit", 2, "--block-size", 100, "--json").stdout)
+    assert document["trace"]["requests"] == 2
+    assert document["trace"]["block_size"] == 100
+
+
+def test_plot_is_a_png(cli, write_trace, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = write_trace(*TRACE)
+    assert cli("replay", path, "--plot", "out.png").exit_code == 0
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert sorted(os.listdir(tmp_path)) == ["out.png", "trace.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--capacity", "0"], "--capacity: '0' is not an integer"),
+        (["--capacity", "4,x"], "--capacity: 'x' is not"),
+        (["--capacity", "4,"], "--capacity: '' is not"),
+        (["--capacity", "-4"], "--capacity: '-4' is not"),
+        (["--capacity", "9" * 5000], "is not an integer from 1 to 999999999"),
+        (["--capacity", "9", "--page-size", "2"], "9 is not a multiple of --page-size 2"),
+        (["--page-size", "1000000000"], "--page-size: no request fills a page"),
+        (["--policy", "lru,best"], "--policy: 'best' is none of lru, "),
+        (["--policy", ""], "--policy: '' is none of"),
+        (["--page-size", "0"], "--page-size"),
+        (["--limit", "0"], "--limit"),
+        (["--limit", "ten"], "--limit"),
+        (["--block-size", "0"], "--block-size"),
+        (["--seed", "1"], "--seed is for the generated workload"),
+        (["--plot", "out.txt"], "must end in one of .png"),
+        (["--plot", "missing/out.png"], "--plot: missing/out.png: No such file"),
+        (["--plot", "folder.png"], "--plot: folder.png: not a regular file"),
+        (["--what"], "--what"),
+    ],
+)
+def test_bad_options_exit_2_before_the_replay(cli, write_trace, tmp_path, monkeypatch, options, message):
+    path = write_trace(*TRACE)
+    (tmp_path / "folder.png").mkdir()
+    monkeypatch.setattr(engine, "replay", None)
+    result = cli("replay", path, *options)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not result.stdout
+    assert sorted(os.listdir(tmp_path)) == ["folder.png", "trace.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no requests"),
+        (b"{}\n", "line 1: neither"),
+        (json.dumps(TRACE[0]).encode() + b"\n{\n", "line 2: not JSON"),
+        (b"\xff\n", "line 1: not UTF-8"),
+        (None, "No such file"),
+    ],
+)
+def test_bad_trace_exits_2_and_leaves_nothing(cli, tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "trace.jsonl").write_bytes(content)
+    before = os.listdir(tmp_path)
+    result = cli("replay", "trace.jsonl", "--json", "--plot", "out.png")
+    assert result.exit_code == 2
+    assert f"urc: error: trace.jsonl{':' if 'line' not in message else ', '}" in result.stderr
+    assert message in result.stderr
+    assert not result.stdout
+    assert os.listdir(tmp_path) == before
+
+
+def test_missing_matplotlib_is_told_before_the_replay(cli, tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "urc.replay.plot", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
+    monkeypatch.setattr(engine, "replay", None)
+    result = cli("replay", "--plot", "out.png")
+    assert result.exit_code == 2
+    assert "pip install 'urc[plot]'" in result.stderr
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("where", ["engine.replay", "plot.Figure.savefig", "output.Path.replace"])
+def test_interrupt_exits_130_and_leaves_nothing(cli, tmp_path, monkeypatch, where):
+    pytest.importorskip("matplotlib")
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    path = tmp_path / "out.png"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(f"urc.replay.{where}", interrupt)
+    result = cli("replay", "--limit", 5, "--json", "--plot", path)
+    assert result.exit_code == 130
+    assert not result.stdout
+    assert os.listdir(tmp_path) == ["out.png"]
+    assert path.read_bytes() == b"old"
+
+
+def test_help_and_version(cli):
+    assert "replay" in cli("--help").stdout
+    for option in ("--capacity", "--policy", "--page-size", "--limit", "--json", "--plot", "--quiet"):
+        assert option in cli("replay", "--help").stdout
+    assert cli("--version").stdout.startswith("urc ")
+
+
+def urc(*args, cwd):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "urc.cli", *args]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_as_a_process(tmp_path, write_trace):
+    result = urc("replay", str(write_trace(*TRACE)), "--capacity", "4", "--policy", "lru", "--json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    (run,) = json.loads(result.stdout)["runs"]
+    assert run["hit_rate"] == 0.5
+    assert urc("replay", "missing", cwd=tmp_path).returncode == 2
+
+
+def test_command_line_itself_is_light(tmp_path):
+    heavy = ("urc.replay.engine", "urc.replay.plot", "matplotlib", "rich.progress")
+    code = f"import sys, urc.cli; sys.exit(any(name in sys.modules for name in {heavy}))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, timeout=60).returncode == 0
