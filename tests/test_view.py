@@ -1,5 +1,6 @@
 """The checker must see every kind of broken state; the printer must show what is there."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -98,3 +99,16 @@ def test_pretty_shows_the_branches(state):
     assert lines[1].startswith("├─ ")
     assert lines[-1].startswith("└─ ")
     assert "[40 41]" in lines[-1]
+
+
+def test_a_deep_chain_is_shown_whole():
+    depth = 1500  # more than Python's recursion allows
+    cache = urc.UnifiedRadixCache(urc.CacheConfig(pools={"full": 2 * depth}))
+    cache.insert(range(depth), {"full": cache.alloc("full", depth)})
+    # Row 1 keeps the rear, so cutting one token off its front again and again makes a chain.
+    cut = jax.jit(lambda state, cuts: jax.lax.scan(lambda s, n: (urc.ops.split(s, jnp.int32(1), n)[0], 0), state, cuts))
+    cache.state, _ = cut(cache.state, jnp.ones(depth - 1, jnp.int32))
+    assert len(cache.tree()) == depth
+    assert cache.tree()[-1].prefix == tuple(range(depth))
+    assert len(cache.pretty().splitlines()) == depth + 1
+    cache.check()

@@ -61,28 +61,33 @@ def nodes(state: CacheState) -> list[Node]:
     rows = _Rows(state)
     out: list[Node] = []
 
-    def visit(i: int, prefix: tuple[int, ...]) -> None:
-        order = sorted(rows.children.get(i, []), key=lambda c: (int(rows["namespace"][c]), rows.run(c).tolist()))
-        for c in order:
-            key = tuple(rows.run(c).tolist())
-            out.append(
-                Node(
-                    index=c,
-                    generation=int(rows["generation"][c]),
-                    parent=i,
-                    namespace=int(rows["namespace"][c]),
-                    key=key,
-                    prefix=prefix + key,
-                    hit_count=int(rows["hits"][c]),
-                    priority=int(rows["priority"][c]),
-                    values={x.name: x.held(state.stores[x.name], rows.columns, c) for x in state.config.components},
-                    locks={x.name: int(rows[x.column("lock")][c]) for x in state.config.components},
-                    is_leaf=not rows.children.get(c),
-                )
-            )
-            visit(c, prefix + key)
+    def ordered(i: int) -> list[int]:
+        """Children of row `i`, the last one first."""
+        order = lambda c: (int(rows["namespace"][c]), rows.run(c).tolist())
+        return sorted(rows.children.get(i, []), key=order, reverse=True)
 
-    visit(ROOT, ())
+    prefixes: dict[int, tuple[int, ...]] = {ROOT: ()}
+    stack = ordered(ROOT)
+    while stack:
+        i = stack.pop()
+        parent, key = int(rows["parent"][i]), tuple(rows.run(i).tolist())
+        prefixes[i] = prefixes[parent] + key
+        out.append(
+            Node(
+                index=i,
+                generation=int(rows["generation"][i]),
+                parent=parent,
+                namespace=int(rows["namespace"][i]),
+                key=key,
+                prefix=prefixes[i],
+                hit_count=int(rows["hits"][i]),
+                priority=int(rows["priority"][i]),
+                values={c.name: c.held(state.stores[c.name], rows.columns, i) for c in state.config.components},
+                locks={c.name: int(rows[c.column("lock")][i]) for c in state.config.components},
+                is_leaf=not rows.children.get(i),
+            )
+        )
+        stack += ordered(i)
     return out
 
 
