@@ -258,7 +258,11 @@ class UnifiedRadixCache:
     def reset(self) -> None:
         """Empties the cache: every slot of its own pools is free, every receipt and node handle void."""
         used = int(np.asarray(self._state.nodes.data)[:, self._state.nodes.columns.index("generation")].max())
-        self._state, self._shared, self._receipts = states.init(self.config, generation=used + 1), False, {}
+        self._state, self._shared, self._receipts = (
+            states.init(self.config, generation=(used + 1) & MAX_INT32),
+            False,
+            {},
+        )
         self._ledgers = {name: SlotLedger(name, self.config.pool_size(name)) for name in self._names}
 
     def sizes(self) -> dict[str, Sizes]:

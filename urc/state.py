@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from urc.arguments import MAX_INT32
 from urc.components.base import Component, Ledger
 from urc.config import CacheConfig
 from urc.tables import clock, victims
@@ -92,7 +93,9 @@ class CacheState(struct.PyTreeNode):
         return self.with_scalars(clock_hi=now[0], clock_lo=now[1]), now
 
     def drained(self) -> "CacheState":
-        """The pools that only pass freed slots on to the caller, who owns them, empty again."""
+        """The pools that only pass freed slots on to the caller, who owns them, empty again. The slots just freed stay
+        readable until the next transition frees some.
+        """
         config = self.config
         names = [c.name for c in config.components if config.pool_size(c.name) is None]
         rooms = {f"{name}.used": config.pool_room(name) for name in names}
@@ -106,6 +109,11 @@ class CacheState(struct.PyTreeNode):
             order = victims.refresh(component.victims(store), state.nodes, index, key_of(component, self.config))
             state = state.with_store(component, component.with_victims(store, order))
         return state.after(*(victims.first(c.victims(state.stores[c.name])) for c in self.config.components))
+
+
+def next_generation(generation: jax.Array) -> jax.Array:
+    """The generation of a row's next node: after 2**31 nodes in one row it starts again."""
+    return (generation + 1) & MAX_INT32
 
 
 def is_device_leaf(row: Row, components: tuple[Component, ...]) -> jax.Array:

@@ -6,8 +6,7 @@ from flax import struct
 from jax import lax
 
 from urc.components.base import Component
-from urc.errors import Status
-from urc.state import CacheState, is_device_leaf
+from urc.state import CacheState, is_device_leaf, next_generation
 from urc.tables import children, victims
 from urc.tables.packed import NULL, Row, read_first
 
@@ -17,7 +16,6 @@ class Evicted(struct.PyTreeNode):
 
     evicted: dict[str, jax.Array]  # i32[], slots freed
     freed: dict[str, tuple[jax.Array, jax.Array]]  # (start, count) i32[]: the same slots, as a run of the pool
-    status: jax.Array  # i32[], always OK: falling short of a target is not an error, `evicted` tells
 
 
 def remove_leaf(state: CacheState, node: jax.Array) -> tuple[CacheState, jax.Array]:
@@ -41,7 +39,9 @@ def remove_leaf(state: CacheState, node: jax.Array) -> tuple[CacheState, jax.Arr
     head = jnp.where(applies & (before < 0), row["next"], plan["head"])
     nodes = state.nodes.set(jnp.where(applies, before, NULL), next=row["next"])
     nodes = nodes.set(parent, children=plan["parent_row"]["children"] - 1)
-    nodes = nodes.set(node, parent=NULL, length=0, next=scalars["free_head"], generation=row["generation"] + 1)
+    nodes = nodes.set(
+        node, parent=NULL, length=0, next=scalars["free_head"], generation=next_generation(row["generation"])
+    )
     state = state.replace(nodes=nodes, heads=state.heads.at[bucket].set(head))
     state = state.with_scalars(
         free_head=jnp.where(applies, node, scalars["free_head"]),
@@ -72,10 +72,12 @@ def evict(state: CacheState, targets: dict[str, jax.Array]) -> tuple[CacheState,
     """Frees at least `targets[name]` (i32[], slots) per component, the least valuable first, if that much can go.
 
     What one component's eviction frees of the others counts toward their targets. Leaves go whole, so more may be
-    freed than asked. Nothing locked is ever freed. Cost: O(log nodes) and the slots freed, per victim.
+    freed than asked; falling short is no error, the result tells. Nothing locked is ever freed. Cost: O(log nodes) and
+    the slots freed, per victim.
     """
     config = state.config
-    state = state.drained()
+    for name in targets:
+        config.component(name)
     before = {c.name: state.ledger(c, state.scalars.get(0))["used"] for c in config.components}
 
     def freed(state: CacheState, component: Component) -> jax.Array:
@@ -93,4 +95,4 @@ def evict(state: CacheState, targets: dict[str, jax.Array]) -> tuple[CacheState,
         state = lax.while_loop(short, lambda state, c=component: _evict_one(state, c), state)
     counts = {c.name: freed(state, c) for c in config.components}
     runs = {c.name: (before[c.name] - counts[c.name], counts[c.name]) for c in config.components}
-    return state, Evicted(evicted=counts, freed=runs, status=jnp.int32(Status.OK))
+    return state.drained(), Evicted(evicted=counts, freed=runs)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
+from urc.arguments import MAX_INT32
 from urc.components.base import Insertion
 from urc.errors import Status
 from urc.ops.compact import compact
@@ -61,7 +62,8 @@ def insert(
 
     """
     config = state.config
-    state = state.drained()
+    if set(slots) != {c.name for c in config.components}:
+        raise ValueError(f"insert needs slots of {[c.name for c in config.components]}, got {list(slots)}")
     namespace, prev_len, inserted_len, priority, length = (
         jnp.asarray(x, jnp.int32) for x in (namespace, prev_prefix_len, inserted_len, priority, length)
     )
@@ -166,7 +168,7 @@ def insert(
     def visit(row: Row) -> Row:
         row = stamp(row, state, key_len, now)
         return row | {
-            "hits": row["hits"] + (row["end"] > inserted_len),
+            "hits": row["hits"] + ((row["end"] > inserted_len) & (row["hits"] < MAX_INT32)),
             "priority": jnp.maximum(row["priority"], priority),
             "longest": jnp.maximum(row["longest"], key_len),
         }
@@ -174,7 +176,7 @@ def insert(
     state = state.replace(nodes=walk_up(nodes, jnp.where(applies, end, NULL), visit))
     state = refresh_path(state, jnp.where(applies, end, NULL), key_len)
     state = state.refresh(jnp.where(grows & (parent > 0), parent, NULL))
-    return state, Inserted(
+    return state.drained(), Inserted(
         status=status,
         prefix_len=prefix_len,
         node=NodeRef(index=end, generation=row["generation"]),

@@ -31,6 +31,8 @@ class Walk(struct.PyTreeNode):
 
 def padded(key: jax.Array, config: CacheConfig) -> jax.Array:
     """The key (i32[K]) with room for a page and a chunk to be read at any place of it."""
+    if jnp.ndim(key) != 1:
+        raise ValueError(f"a key is i32[K], got shape {jnp.shape(key)}: use the batched form, or jax.vmap")
     return jnp.pad(key, (0, max(CHUNK, config.page_size)))
 
 
