@@ -387,3 +387,29 @@ def test_no_call_compiles_twice(cache):
     for _ in range(3):
         work()
     assert [f._cache_size() for f in jitted] == before
+
+
+def test_parents_and_leaves_in_different_blocks_of_the_victim_order():
+    # 150 parents fill more than one block of 128 rows before the first leaf is made under them.
+    cache = urc.UnifiedRadixCache(urc.CacheConfig(page_size=1, pools={"full": 400}))
+    for i in range(150):
+        insert(cache, [i])
+    cache.check()
+    for i in range(150):
+        insert(cache, [i, 7])
+    cache.check()
+    # A re-insert frees the duplicate, so each of the 300 nodes holds one slot. The oldest leaf is under 0.
+    assert cache.sizes()["full"] == urc.Sizes(free=100, evictable=300, protected=0)
+    assert cache.evict({"full": 1}).evicted == {"full": 1}
+    assert (cache.probe([0, 7]).device_len, cache.probe([1, 7]).device_len) == (1, 2)
+    cache.check()
+    # The parent of what went has become a leaf, as old as the leaf was, so it is next; then 1's leaf, then 1.
+    for gone in ([0], [1, 7], [1], [2, 7]):
+        assert cache.probe(gone).device_len == len(gone)
+        cache.evict({"full": 1})
+        assert cache.probe(gone).device_len == len(gone) - 1
+    cache.check()
+    cache.evict({"full": 250})
+    cache.check()
+    assert cache.evict({"full": 400}).evicted == {"full": 45}
+    cache.check()
