@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -107,6 +108,7 @@ def copy_run(dst: jax.Array, dst_at: jax.Array, src: jax.Array, src_at: jax.Arra
     Both arrays (i32[...]) must be CHUNK longer than the runs that they hold. `length` <= 0 copies nothing. The
     two runs may lie in one array if `dst_at <= src_at` (pass it as `dst` and as `src`: see `move_run`).
     """
+    chex.assert_rank([dst, src], 1)
     lane = jnp.arange(CHUNK, dtype=jnp.int32)
 
     def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -121,6 +123,7 @@ def copy_run(dst: jax.Array, dst_at: jax.Array, src: jax.Array, src_at: jax.Arra
 
 def move_run(array: jax.Array, dst_at: jax.Array, src_at: jax.Array, length: jax.Array) -> jax.Array:
     """Moves a run down within one array (`dst_at <= src_at`); what lay between is overwritten."""
+    chex.assert_rank(array, 1)
     lane = jnp.arange(CHUNK, dtype=jnp.int32)
 
     def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

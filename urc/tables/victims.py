@@ -8,6 +8,7 @@ stored is therefore about rows/127 winners; a row's key is a pure function of th
 import math
 from collections.abc import Callable
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -66,6 +67,7 @@ def _winner(candidate: jax.Array, key: Key, rows: jax.Array) -> jax.Array:
 def refresh(order: jax.Array, table: Table, row: jax.Array, key_of: KeyOf) -> jax.Array:
     """`order` after row `row` of `table` (i32[]; NULL: no-op) has changed in any way."""
     rows = table.data.shape[0]
+    chex.assert_shape(order, init(rows).shape)
     applies = row >= 0
     index = jnp.maximum(row, 0) // BLOCK
     candidate, key = key_of(table.block(index * BLOCK, BLOCK))
