@@ -239,7 +239,7 @@ BAD = {
     "words": (lambda c: c.probe("abcd"), "tokens must be"),
     "key too long": (lambda c: c.match_prefix(range(201)), "max_key_len = 200"),
     "too few slots": (lambda c: c.insert(B, {"full": c.held[:3]}), "has 3 entries"),
-    "no slots": (lambda c: c.insert(B, {}), "has 0 entries"),
+    "no slots": (lambda c: c.insert(B, {}), "slots lacks 'full'"),
     "unknown component": (lambda c: c.insert(B, {"full": c.held, "swa": c.held}), "names of components"),
     "slots not by name": (lambda c: c.insert(B, c.held), "names of components"),
     "slot outside the pool": (

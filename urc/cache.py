@@ -155,6 +155,8 @@ class UnifiedRadixCache:
         given, handed = {}, {}
         for component in config.components:
             name, counts = component.name, component.counts(len(key), whole)
+            if component.is_base and name not in slots:
+                raise InvalidInput(f"slots lacks {name!r}, which every node holds")
             given[name] = integers(f"slots of {name!r}", slots.get(name, ()))
             if len(given[name]) not in counts:
                 raise InvalidInput(

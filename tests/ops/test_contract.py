@@ -111,7 +111,7 @@ def test_the_copy_detector_sees_a_copy(state):
 
 
 def test_works_inside_shard_map(state):
-    mesh = jax.make_mesh((1,), ("replica",))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("replica",))
     spec = jax.sharding.PartitionSpec("replica")
     stacked = jax.tree.map(lambda x: x[None], state)
 
