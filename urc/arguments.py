@@ -1,5 +1,6 @@
 """What callers hand in to the host handle: checked once, and brought into the shapes that programs are compiled for."""
 
+import operator
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -18,10 +19,11 @@ MAX_INT32 = 2**31 - 1
 
 def count(what: str, value: Any, least: int = 0) -> int:
     """`value` as an int in [least, 2**31 - 1]."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InvalidInput(f"{what} must be an integer, got {value!r}")
-    number = value.__index__()
-    if not least <= number <= MAX_INT32:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidInput(f"{what} must be an integer, got {value!r}") from None
+    if isinstance(value, bool) or not least <= number <= MAX_INT32:
         raise InvalidInput(f"{what} must lie in [{least}, {MAX_INT32}], got {value!r}")
     return number
 
@@ -45,8 +47,18 @@ def by_name(what: str, given: Any, names: tuple[str, ...]) -> None:
         raise InvalidInput(f"{what} maps names of components ({', '.join(names)}), got {got}")
 
 
+def sequence(what: str, values: Any) -> list[Any]:
+    """`values` as a list; InvalidInput if it is none, or one thing that happens to be iterable."""
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        raise InvalidInput(f"{what} must be a sequence, got {values!r}")
+    return list(values)
+
+
 class Namespaces:
-    """Numbers for namespaces, injective: "1", 1 and ("1",) differ, and so do ("ab", "c") and ("a", "bc")."""
+    """Numbers for namespaces, injective: "1", 1 and ("1",) differ, and so do ("ab", "c") and ("a", "bc").
+
+    A number is given at the first insert and never taken back, so a state that is rolled back still finds its names.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {_typed(None): 0}
@@ -65,6 +77,9 @@ class Namespaces:
         """The namespace that has a number."""
         return self._names[number]
 
+    def __len__(self) -> int:
+        return len(self._names)
+
 
 def width(n: int) -> int:
     """The length to which `n` entries are padded, so that few programs are compiled."""
@@ -80,7 +95,10 @@ def padded_key(key: np.ndarray, space: int, page_size: int) -> tuple[np.ndarray,
 
 def integers(what: str, values: Any) -> np.ndarray:
     """`values` as i32[n]; InvalidInput unless they are a sequence of integers that fit."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InvalidInput(f"{what} must be a flat sequence of integers, got a ragged one") from None
     if array.ndim != 1:
         raise InvalidInput(f"{what} must be a flat sequence of integers, got shape {array.shape}")
     if not array.size:

@@ -1,7 +1,7 @@
 """The host handle: NumPy in, NumPy out, errors raised. It owns one state and updates it in place."""
 
-import dataclasses
 import itertools
+import operator
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,16 +21,27 @@ from urc.arguments import (
     count,
     integers,
     padded_key,
+    sequence,
     tokens_of,
     width,
 )
 from urc.config import CacheConfig
 from urc.errors import CacheFull, InvalidInput, InvariantError, Status, Stop
-from urc.ledger import SlotLedger
-from urc.results import EvictResult, InsertResult, MatchResult, NodeView, Receipt, Sizes
+from urc.ledger import SlotLedger, holds_lock, usable_state
+from urc.results import (
+    EvictResult,
+    InsertResult,
+    MatchResult,
+    NodeView,
+    Receipt,
+    Sizes,
+    node_handle,
+    node_parts,
+    node_views,
+)
 from urc.state import CacheState
 
-_ROW_BITS = 31
+_LOST = 2**30
 _handles = itertools.count()
 
 
@@ -51,7 +62,7 @@ class UnifiedRadixCache:
         self._namespaces = Namespaces()
         self._snapshots: dict[int, tuple[weakref.ref, dict[int, Receipt]]] = {}
         self._receipts: dict[int, Receipt] = {}
-        self._shared = False
+        self._shared, self._epoch = False, 0
         self._state = states.init(config)
         self._ledgers = {name: SlotLedger(name, config.pool_size(name)) for name in self._names}
 
@@ -62,7 +73,7 @@ class UnifiedRadixCache:
 
         `slots[name]` has `device_len` entries, i32, in order.
         """
-        key, space = tokens_of(tokens, self.config.max_key_len), self._namespaces.number(namespace)
+        key, space = tokens_of(tokens, self.config.max_key_len), self._namespaces.number(namespace, new=False)
         found = compiled.match_prefix(self._donate(), *padded_key(key, space, self.config.page_size))
         self._state, numbers, slots = found
         return self._match_result(np.asarray(numbers).tolist(), slots)
@@ -71,24 +82,24 @@ class UnifiedRadixCache:
         self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None = None
     ) -> list[MatchResult]:
         """`match_prefix` of each key in order, in one call."""
-        batch = self._batch(keys, namespaces)
-        if not keys:
+        count, batch = self._batch(keys, namespaces)
+        if not count:
             return []
         self._state, numbers, slots = compiled.match_prefixes(self._donate(), *batch)
-        return self._match_results(len(keys), numbers, slots)
+        return self._match_results(count, numbers, slots)
 
     def probe(self, tokens: Tokens, namespace: Namespace = None) -> MatchResult:
         """`match_prefix` without any side effect; `node` is the one in which the prefix ends."""
         key, space = tokens_of(tokens, self.config.max_key_len), self._namespaces.number(namespace, new=False)
-        numbers, slots = compiled.probe(self._state, *padded_key(key, space, self.config.page_size))
+        numbers, slots = compiled.probe(self._current(), *padded_key(key, space, self.config.page_size))
         return self._match_result(np.asarray(numbers).tolist(), slots)
 
     def probes(self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None = None) -> list[MatchResult]:
         """`probe` of each key, in one call."""
-        batch = self._batch(keys, namespaces, new=False)
-        if not keys:
+        count, batch = self._batch(keys, namespaces)
+        if not count:
             return []
-        return self._match_results(len(keys), *compiled.probes(self._state, *batch))
+        return self._match_results(count, *compiled.probes(self._current(), *batch))
 
     # -- slots ---------------------------------------------------------------------------------------------------
 
@@ -181,12 +192,13 @@ class UnifiedRadixCache:
                 "match again and keep the match locked until the insert"
             )
         if status != Status.OK:
-            raise CacheFull(self._why_full(status))
+            room = f"max_nodes = {config.max_nodes}, arena_tokens = {config.arena_tokens}"
+            raise CacheFull(f"{Status(status).name}: the key does not fit ({room}): evict, then insert again")
         adopted, freed = {}, {}
         for j, name in enumerate(self._names):
             out_of_tree = self._freed(name, runs[2 * j], runs[2 * j + 1])
             adopted[name], freed[name] = self._ledgers[name].settle(handed[name], out_of_tree)
-        return InsertResult(prefix_len, _handle(index, generation), adopted, freed)
+        return InsertResult(prefix_len, node_handle(index, generation), adopted, freed)
 
     def evict(self, targets: Mapping[str, int]) -> EvictResult:
         """Frees at least `targets[name]` slots per component, the least valuable first, as far as nothing is locked.
@@ -217,7 +229,7 @@ class UnifiedRadixCache:
 
     def unlock(self, receipt: Receipt) -> None:
         """Releases exactly what the lock took."""
-        if not isinstance(receipt, Receipt):
+        if not isinstance(receipt, Receipt) or not isinstance(receipt.serial, int):
             raise InvalidInput(f"unlock takes the Receipt that lock returned, got {type(receipt).__name__}")
         if self._receipts.get(receipt.serial) != receipt:
             raise InvalidInput("this receipt is not live here: unlocked before, or of another cache or an undone lock")
@@ -232,7 +244,11 @@ class UnifiedRadixCache:
 
     @property
     def state(self) -> CacheState:
-        """The state: keep it to roll back to, or hand it to `urc.ops`. The cache goes on with a copy."""
+        """The state: keep it to roll back to, or hand it to `urc.ops`. The cache goes on with a copy of it.
+
+        What donates it takes it away from the cache too: assign the result, or donate a copy.
+        """
+        self._current()
         self._shared = True
         key = id(self._state)
         self._snapshots[key] = (
@@ -243,33 +259,33 @@ class UnifiedRadixCache:
 
     @state.setter
     def state(self, state: CacheState) -> None:
-        """Goes on from `state`; node handles and receipts from after it was taken are void."""
-        if not isinstance(state, CacheState) or state.config != self.config:
-            raise InvalidInput("state must be a CacheState of the same configuration")
-        if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
-            raise InvalidInput("the buffers of this state were donated away: it cannot be used any more")
-        for component in self.config.components:
-            self._ledgers[component.name] = SlotLedger.of(component, state)
-        reference, receipts = self._snapshots.get(id(state), (lambda: None, None))
-        if reference() is state and receipts is not None:
-            self._receipts = dict(receipts)
-        elif state is not self._state:
-            self._receipts = {}
-        self._state, self._shared = state, True
+        """Goes on from `state`, a snapshot of this cache or what `urc.ops` made of one.
+
+        The receipts that were live at a snapshot are live again. Of any other state, those stay live whose lock it
+        holds. Node handles from after the snapshot are void: do not use them.
+        """
+        snapshot, state = state, usable_state(state, self._state, len(self._namespaces))
+        ledgers = {c.name: SlotLedger.of(c, state) for c in self.config.components}
+        reference, receipts = self._snapshots.get(id(snapshot), (lambda: None, None))
+        if reference() is not snapshot or receipts is None:
+            receipts = {s: r for s, r in self._receipts.items() if holds_lock(state, *node_parts(r.node))}
+        self._state, self._shared, self._receipts, self._ledgers = state, True, dict(receipts), ledgers
 
     def reset(self) -> None:
         """Empties the cache: every slot of its own pools is free, every receipt and node handle void."""
-        used = int(np.asarray(self._state.nodes.data)[:, self._state.nodes.columns.index("generation")].max())
-        self._state, self._shared, self._receipts = (
-            states.init(self.config, generation=(used + 1) & MAX_INT32),
-            False,
-            {},
-        )
+        if self._state.heads.is_deleted():
+            self._epoch += _LOST  # how often rows have changed hands is not known any more
+        else:
+            column = self._state.nodes.columns.index("generation")
+            self._epoch = int(np.asarray(self._state.nodes.data)[:, column].max()) + 1
+        self._epoch &= MAX_INT32
+        self._state, self._shared, self._receipts = states.init(self.config, generation=self._epoch), False, {}
         self._ledgers = {name: SlotLedger(name, self.config.pool_size(name)) for name in self._names}
 
     def sizes(self) -> dict[str, Sizes]:
         """Per component: free, evictable and protected slots."""
-        scalars = dict(zip(self._state.scalars.columns, np.asarray(self._state.scalars.data)[0].tolist(), strict=True))
+        table = self._current().scalars
+        scalars = dict(zip(table.columns, np.asarray(table.data)[0].tolist(), strict=True))
         out = {}
         for name in self._names:
             size = self.config.pool_size(name)
@@ -279,54 +295,59 @@ class UnifiedRadixCache:
 
     def check(self) -> None:
         """Raises `InvariantError` if any invariant of the state, or of the slots that callers hold, is broken."""
-        view.check(self._state)
+        view.check(self._current())
         for component in self.config.components:
             self._ledgers[component.name].check(SlotLedger.of(component, self._state))
 
     def tree(self) -> list[NodeView]:
         """All nodes, each after its parent, siblings by namespace and key."""
-        listed = view.nodes(self._state)
-        handles = {node.index: _handle(node.index, node.generation) for node in listed} | {states.ROOT: 0}
-        out = []
-        for node in listed:
-            fields = {f.name: getattr(node, f.name) for f in dataclasses.fields(NodeView) if f.name != "node"}
-            fields |= {"parent": handles[node.parent], "namespace": self._namespaces.name(node.namespace)}
-            out.append(NodeView(node=handles[node.index], **fields))
-        return out
+        return node_views(view.nodes(self._current()), self._namespaces.name)
 
     def access_order(self, name: str) -> list[int]:
         """Nodes that hold a component's value, the most recently accessed first."""
         self.config.component(name)
+        self._current()
         generations = np.asarray(self._state.nodes.data)[:, self._state.nodes.columns.index("generation")]
-        return [_handle(i, int(generations[i])) for i in view.access_order(self._state, name)]
+        return [node_handle(i, int(generations[i])) for i in view.access_order(self._state, name)]
 
     def pretty(self) -> str:
         """The tree as text."""
-        return view.pretty(self._state, self._namespaces.name)
+        return view.pretty(self._current(), self._namespaces.name)
 
     # -- what callers hand in ------------------------------------------------------------------------------------
 
     def _donate(self) -> CacheState:
         """The state to be updated in place: a copy, if somebody else holds it."""
+        self._current()
         if self._shared:
             self._state, self._shared = jax.tree.map(jnp.copy, self._state), False
         return self._state
 
+    def _current(self) -> CacheState:
+        """The state, if there is one."""
+        if self._state.heads.is_deleted():
+            raise RuntimeError(
+                "the cache has lost its state: an update was interrupted, or somebody donated `cache.state` "
+                "without assigning the result; assign a state to go on from, or reset()"
+            )
+        return self._state
+
     def _batch(
-        self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None, *, new: bool = True
-    ) -> tuple[np.ndarray, np.ndarray]:
-        spaces = [None] * len(keys) if namespaces is None else list(namespaces)
-        if len(spaces) != len(keys):
-            raise InvalidInput(f"{len(keys)} keys need as many namespaces, got {len(spaces)}")
-        rows = [tokens_of(tokens, self.config.max_key_len) for tokens in keys]
-        ids = [self._namespaces.number(space, new=new) for space in spaces]
+        self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None
+    ) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
+        """The number of keys; the keys padded to one shape, and (length, namespace) of each."""
+        rows = [tokens_of(tokens, self.config.max_key_len) for tokens in sequence("keys", keys)]
+        spaces = [None] * len(rows) if namespaces is None else sequence("namespaces", namespaces)
+        if len(spaces) != len(rows):
+            raise InvalidInput(f"{len(rows)} keys need as many namespaces, got {len(spaces)}")
+        ids = [self._namespaces.number(space, new=False) for space in spaces]
         columns = width(max([len(key) for key in rows] + [self.config.page_size]))
         batch = 1 << max(len(rows) - 1, 0).bit_length()
         padded, where = np.full((batch, columns), -1, np.int32), np.zeros((batch, 2), np.int32)
         for i, (key, space) in enumerate(zip(rows, ids, strict=True)):
             padded[i, : len(key)] = key
             where[i] = len(key), space
-        return padded, where
+        return len(rows), (padded, where)
 
     def _owned(self, name: str) -> None:
         self.config.component(name)
@@ -342,10 +363,14 @@ class UnifiedRadixCache:
         return lengths
 
     def _node(self, node: int) -> tuple[int, int]:
-        if isinstance(node, bool) or not hasattr(node, "__index__") or (number := node.__index__()) < 0:
+        try:
+            number = -1 if isinstance(node, bool) else operator.index(node)
+        except TypeError:
+            number = -1
+        if number < 0:
             raise InvalidInput(f"a node is what a match or an insert returned, got {node!r}")
-        index, generation = number & ((1 << _ROW_BITS) - 1), number >> _ROW_BITS
-        if index >= self.config.max_nodes or generation > MAX_INT32:
+        index, generation = node_parts(number)
+        if index >= self.config.max_nodes or generation > MAX_INT32 or (index == states.ROOT and generation):
             raise InvalidInput(f"{node} is not a node of this cache")
         return index, generation if index else self._root_generation()
 
@@ -360,7 +385,7 @@ class UnifiedRadixCache:
             component.name: np.array(component.matched(np.asarray(slots[component.name]), device_len))
             for component in self.config.components
         }
-        node = _handle(index, generation)
+        node = node_handle(index, generation)
         return MatchResult(device_len, node, held, 0, node, full_len, Stop(stop))
 
     def _match_results(self, count: int, numbers: jax.Array, slots: dict[str, jax.Array]) -> list[MatchResult]:
@@ -373,13 +398,3 @@ class UnifiedRadixCache:
         if not count:
             return np.empty(0, np.int32)
         return np.array(np.asarray(component.pool(self._state.stores[name]))[start : start + count])
-
-    def _why_full(self, status: int) -> str:
-        if status == Status.NO_FREE_NODE:
-            return f"no free node (max_nodes = {self.config.max_nodes}): evict, then insert again"
-        return f"no room for the key's tokens (arena_tokens = {self.config.arena_tokens}): evict, then insert again"
-
-
-def _handle(index: int, generation: int) -> int:
-    """A node as one opaque int; the root is always 0."""
-    return index | generation << _ROW_BITS if index else 0

@@ -4,12 +4,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from urc.arguments import MAX_INT32, count
 from urc.components.base import COLUMNS, Component
 from urc.components.full import Full
 from urc.errors import InvalidInput
 from urc.policies import resolve
 from urc.tables import children, victims
+from urc.tables.packed import Row
 
 NODE_COLUMNS = (
     "parent",
@@ -33,6 +37,7 @@ nodes apart that one row has held; `longest` is the longest insert through the n
 
 _DEFAULT_NODES = 2**20
 _DEFAULT_ARENA = 2**20
+_MOST_TOKENS = MAX_INT32 - 2**16  # with what arrays are longer by than the runs that they hold
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +47,7 @@ class CacheConfig:
     Attributes:
         components: kinds of state, each with a name of its own.
         page_size: tokens per page; the tree holds whole pages only.
-        pools: component name -> slots in its pool, or None where the caller owns the allocator. None: for all.
+        pools: component name -> slots in its pool. None, or no entry: the caller owns the allocator.
         policy: name (see `urc.policies.POLICIES`) or `Policy` by which leaves go.
         max_nodes: nodes, the root included. Default: one per page of the pool, so that the table never fills, but
             at most 2**20.
@@ -66,7 +71,8 @@ class CacheConfig:
     def __post_init__(self) -> None:
         """Fills in the defaults and checks everything."""
         fill = lambda **values: [object.__setattr__(self, k, v) for k, v in values.items()]
-        components = tuple(self.components)
+        components = (self.components,) if isinstance(self.components, Component) else self.components
+        components = tuple(components) if isinstance(components, (list, tuple)) else ()
         if not components or not all(isinstance(c, Component) for c in components):
             raise InvalidInput(f"components must be urc.Component objects such as urc.Full(), got {self.components!r}")
         names = [c.name for c in components]
@@ -80,19 +86,23 @@ class CacheConfig:
             raise InvalidInput(str(error)) from None
         page = count("page_size", self.page_size, 1)
         pools = self.pools if self.pools is not None else {}
-        if isinstance(pools, tuple):
-            pools = dict(pools)
+        if isinstance(pools, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in pools):
+            pools = dict(pools)  # as a configuration keeps it
         if not isinstance(pools, Mapping) or set(pools) - set(names):
             raise InvalidInput(f"pools maps names of components ({names}) to slots or None, got {self.pools!r}")
         sizes = tuple(
             (name, None if pools.get(name) is None else count(f"pools[{name!r}]", pools[name], 1)) for name in names
         )
         full = sizes[0][1]
+        if full is not None and full < page:
+            raise InvalidInput(f"the pool of {names[0]} ({full} slots) holds no page of {page} tokens")
         arena = count("arena_tokens", self.arena_tokens or 0, 0)
         if not arena:
-            arena = _DEFAULT_ARENA if full is None else min(full + full // 2, MAX_INT32 // 2)
+            arena = _DEFAULT_ARENA if full is None else min(full + full // 2, _MOST_TOKENS)
         if full is not None and arena < full:
             raise InvalidInput(f"arena_tokens must be at least the pool of {names[0]} ({full}), got {arena}")
+        if arena > _MOST_TOKENS:
+            raise InvalidInput(f"arena_tokens must be at most {_MOST_TOKENS}, got {arena}")
         if arena < page:
             raise InvalidInput(f"arena_tokens must hold at least one page of {page} tokens, got {arena}")
         nodes = count("max_nodes", self.max_nodes or 0, 0)
@@ -107,11 +117,30 @@ class CacheConfig:
             max_nodes=count("max_nodes", nodes, 2 if full is None or full >= page else 1),
             max_key_len=count("max_key_len", self.max_key_len, 1),
         )
-        fill(_hash=hash((components, policy, page, sizes, arena, nodes, self.max_key_len)))
+        self._try_policy()
+
+    def _try_policy(self) -> None:
+        """InvalidInput unless the policy scores a node by three int32 words."""
+        try:
+            hash(self.policy)
+            row = jax.eval_shape(lambda: Row.of(dict.fromkeys(self.node_columns, 0)))
+            word = jax.ShapeDtypeStruct((), jnp.int32)
+            score = [jnp.result_type(x) for x in jax.eval_shape(self.policy.score, row, (word, word))]
+        except Exception as error:
+            raise InvalidInput(f"policy {self.policy!r} scores no node: {type(error).__name__}: {error}") from error
+        if score != [jnp.int32] * 3:
+            raise InvalidInput(f"policy {self.policy!r} must score a node by three int32 words, got {score}")
 
     def __hash__(self) -> int:
-        """Computed once: every call of a compiled function hashes its configuration."""
-        return self._hash  # type: ignore[attr-defined]
+        """Computed once per process: every call of a compiled function hashes its configuration."""
+        if "_hash" not in self.__dict__:
+            parts = (self.components, self.policy, self.page_size, self.pools, self.arena_tokens, self.max_nodes)
+            object.__setattr__(self, "_hash", hash((*parts, self.max_key_len)))
+        return self.__dict__["_hash"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the hash, which is another one in another process."""
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
 
     def pool_size(self, name: str) -> int | None:
         """Slots in a component's pool; None where the caller owns it."""

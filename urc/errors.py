@@ -13,6 +13,7 @@ class Status(enum.IntEnum):
     STALE_NODE = 4
     NOT_LOCKED = 5
     POOL_EMPTY = 6
+    BAD_SLOTS = 7
 
 
 class Stop(enum.IntEnum):

@@ -1,13 +1,20 @@
-"""Who holds which slot: the host's own book, by which bad slots are refused before anything changes."""
+"""What the host knows of a state: who holds which slot, by which bad slots are refused before anything changes."""
 
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from urc.components.base import Component
 from urc.errors import InvalidInput, InvariantError
-from urc.state import CacheState
+from urc.state import ROOT, CacheState
 from urc.view import held_slots
 
 HELD, TREE, FREE = 0, 1, 2
+
+MOST_SLOTS = 2**28
+"""Bound on the numbers of slots that a caller's own allocator gives out."""
 
 
 class SlotLedger:
@@ -15,7 +22,7 @@ class SlotLedger:
 
     def __init__(self, name: str, size: int | None) -> None:
         self._name, self._size = name, size
-        self._holder = np.full(size or 0, FREE, np.int8)
+        self._holder = np.zeros(0, np.int8) if size is None else np.full(size, FREE, np.int8)
         self._place = np.zeros(size or 0, np.int32)
 
     @classmethod
@@ -35,9 +42,14 @@ class SlotLedger:
     def _grow(self, slots: np.ndarray) -> None:
         """Makes room for the caller's own slot numbers, which have no known bound."""
         if self._size is None and len(slots) and (top := int(slots.max())) >= len(self._holder):
-            more = max(2 * len(self._holder), top + 1) - len(self._holder)
-            self._holder = np.concatenate([self._holder, np.full(more, HELD, np.int8)])
-            self._place = np.concatenate([self._place, np.zeros(more, np.int32)])
+            if top >= MOST_SLOTS:
+                raise InvalidInput(
+                    f"slot {top} of {self._name!r}: numbers of a caller's slots must be below {MOST_SLOTS}"
+                )
+            size = min(max(2 * len(self._holder), top + 1), MOST_SLOTS)  # zeros take no memory until they are touched
+            holder, place = np.zeros(size, np.int8), np.zeros(size, np.int32)
+            holder[: len(self._holder)], place[: len(self._place)] = self._holder, self._place
+            self._holder, self._place = holder, place
 
     def demand_held(self, slots: np.ndarray) -> None:
         """InvalidInput unless every slot (i32[n]) is the caller's, and listed once."""
@@ -83,3 +95,35 @@ class SlotLedger:
         wrong = np.flatnonzero(self._holder[:size] != implied._holder[:size])
         if len(wrong) or self._holder[size:].any() or implied._holder[size:].any():
             raise InvariantError(f"{self._name}: the book of who holds which slot differs at {wrong[:8].tolist()}")
+
+
+def _columns(state: CacheState) -> dict[str, np.ndarray]:
+    data = np.asarray(state.nodes.data)
+    return {name: data[:, j] for j, name in enumerate(state.nodes.columns)}
+
+
+def usable_state(state: Any, like: CacheState, namespaces: int) -> CacheState:
+    """`state` on the device; InvalidInput unless it can take the place of `like`, in the first `namespaces` ones."""
+    if not isinstance(state, CacheState) or state.config != like.config:
+        raise InvalidInput("state must be a CacheState of the same configuration")
+    if any(leaf.is_deleted() for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)):
+        raise InvalidInput("the buffers of this state were donated away: it cannot be used any more")
+    shapes = [[np.shape(leaf) for leaf in jax.tree.leaves(one)] for one in (state, like)]
+    if jax.tree.structure(state) != jax.tree.structure(like) or shapes[0] != shapes[1]:
+        raise InvalidInput("the arrays of this state do not have the shapes of its configuration")
+    state = jax.tree.map(jnp.asarray, state)
+    columns = _columns(state)
+    top = int(columns["namespace"][columns["length"] > 0].max(initial=0))
+    if top >= namespaces:
+        raise InvalidInput(
+            f"this state has nodes in namespace {top}, which this cache has not named: a state goes back to the "
+            "cache that it came from, or has nodes in the default namespace only"
+        )
+    return state
+
+
+def holds_lock(state: CacheState, index: int, generation: int) -> bool:
+    """Whether the node of a row and generation is in the tree, and locked by some component (or is the root)."""
+    columns = _columns(state)
+    locked = any(columns[c.column("lock")][index] > 0 for c in state.config.components)
+    return index == ROOT or bool(columns["generation"][index] == generation and locked)

@@ -1,11 +1,26 @@
 """What the host handle returns: plain Python and NumPy."""
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
+from urc import view
 from urc.arguments import Namespace
 from urc.errors import Stop
+from urc.state import ROOT
+
+_ROW_BITS = 31
+
+
+def node_handle(index: int, generation: int) -> int:
+    """A node as one opaque int, of its row and the row's generation; the root is always 0."""
+    return index | generation << _ROW_BITS if index else 0
+
+
+def node_parts(node: int) -> tuple[int, int]:
+    """(row, generation) of a handle."""
+    return node & ((1 << _ROW_BITS) - 1), node >> _ROW_BITS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,3 +87,14 @@ class NodeView:
     values: dict[str, tuple[int, ...] | None]
     locks: dict[str, int]
     is_leaf: bool
+
+
+def node_views(nodes: list[view.Node], name_of: Callable[[int], Namespace]) -> list[NodeView]:
+    """Nodes as the handle shows them: rows as handles, namespaces by name."""
+    handles = {node.index: node_handle(node.index, node.generation) for node in nodes} | {ROOT: 0}
+    views = []
+    for node in nodes:
+        fields = {f.name: getattr(node, f.name) for f in dataclasses.fields(NodeView) if f.name != "node"}
+        fields |= {"parent": handles[node.parent], "namespace": name_of(node.namespace)}
+        views.append(NodeView(node=handles[node.index], **fields))
+    return views

@@ -103,12 +103,20 @@ class CacheState(struct.PyTreeNode):
 
     def refresh(self, index: jax.Array) -> "CacheState":
         """Puts a node (i32[]; NULL: no-op) where it now belongs in every component's victim order."""
-        state = self
-        for component in self.config.components:
-            store = state.stores[component.name]
-            order = victims.refresh(component.victims(store), state.nodes, index, key_of(component, self.config))
-            state = state.with_store(component, component.with_victims(store, order))
-        return state.after(*(victims.first(c.victims(state.stores[c.name])) for c in self.config.components))
+        orders = {
+            c.name: victims.refresh(self.orders()[c.name], self.nodes, index, key_of(c, self.config))
+            for c in self.config.components
+        }
+        return self.with_orders(orders)
+
+    def orders(self) -> dict[str, jax.Array]:
+        """The victim orders, by component."""
+        return {c.name: c.victims(self.stores[c.name]) for c in self.config.components}
+
+    def with_orders(self, orders: dict[str, jax.Array]) -> "CacheState":
+        """Other victim orders, whose computation has read the nodes."""
+        stores = {c.name: c.with_victims(self.stores[c.name], orders[c.name]) for c in self.config.components}
+        return self.replace(stores=stores).after(*(victims.first(order) for order in orders.values()))
 
 
 def next_generation(generation: jax.Array) -> jax.Array:
@@ -144,6 +152,7 @@ def init(config: CacheConfig, *, generation: int = 0) -> CacheState:
     """An empty cache, whose rows have held `generation` nodes so far."""
     row = empty_row(config) | {"generation": generation}
     nodes = np.tile(np.asarray(row.values), (config.node_rows, 1))
+    nodes[-1] = 0
     columns = config.node_columns
     nodes[1 : config.max_nodes, columns.index("next")] = [*range(2, config.max_nodes), NULL][: config.max_nodes - 1]
     scalars = dict.fromkeys(SCALARS, 0) | {"free_nodes": config.max_nodes - 1}

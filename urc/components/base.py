@@ -144,6 +144,11 @@ class Component(struct.PyTreeNode):
         """
         raise NotImplementedError
 
+    def well_formed(self, slots: jax.Array, prev_len: jax.Array, given_len: jax.Array) -> jax.Array:
+        """bool[]: none of the slots that an insert hands over (see `Insertion`) is NULL."""
+        lane = jnp.arange(slots.shape[0], dtype=jnp.int32)
+        return ~jnp.any((lane < given_len) & (slots < 0))
+
     def move(self, store: Store, to: jax.Array, start: jax.Array, length: jax.Array) -> Store:
         """Follows a run of the token arena that moves down from `start` to `to` (compaction)."""
         return store

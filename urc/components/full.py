@@ -99,6 +99,11 @@ class Full(Component):
         ledger = ledger | {"used": used, "evictable": ledger["evictable"] + made}
         return store.replace(slots=slots, pool=free), ledger, row | {self.column("value"): value}
 
+    def well_formed(self, slots: jax.Array, prev_len: jax.Array, given_len: jax.Array) -> jax.Array:
+        """Those below `prev_len` do not matter."""
+        lane = jnp.arange(slots.shape[0], dtype=jnp.int32)
+        return ~jnp.any((lane >= prev_len) & (lane < given_len) & (slots < 0))
+
     def move(self, store: FullStore, to: jax.Array, start: jax.Array, length: jax.Array) -> FullStore:
         """Slots follow their tokens."""
         return store.replace(slots=move_run(store.slots, to, start, length))

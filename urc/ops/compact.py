@@ -20,7 +20,7 @@ def compact(state: CacheState, applies: jax.Array) -> CacheState:
         state, _ = carry
         start, length = (state.nodes.data[:, state.nodes.columns.index(name)] for name in ("start", "length"))
         order = jnp.argsort(jnp.where(length > 0, start, jnp.iinfo(jnp.int32).max)).astype(jnp.int32)
-        live = jnp.sum(length > 0)
+        live = jnp.sum(length > 0, dtype=jnp.int32)
 
         def move(i: jax.Array, carry: tuple[CacheState, jax.Array]) -> tuple[CacheState, jax.Array]:
             state, top = carry

@@ -57,8 +57,8 @@ def insert(
         priority: i32[], raises that of the nodes on the path.
 
     Returns:
-        The state and an `Inserted`. Refused with BAD_PREFIX, NO_FREE_NODE or ARENA_FULL. The slots must be the
-        caller's: this is for the caller (or the host handle) to see to.
+        The state and an `Inserted`. Refused with BAD_SLOTS (one of them is negative), BAD_PREFIX, NO_FREE_NODE
+        or ARENA_FULL. That the slots are the caller's is for the caller (or the host handle) to see to.
 
     """
     config = state.config
@@ -67,7 +67,9 @@ def insert(
     namespace, prev_len, inserted_len, priority, length = (
         jnp.asarray(x, jnp.int32) for x in (namespace, prev_prefix_len, inserted_len, priority, length)
     )
+    length = jnp.clip(length, 0, key.shape[0])
     given = {c.name: length for c in config.components} | (given or {})
+    given = {n: jnp.clip(jnp.asarray(count, jnp.int32), 0, slots[n].shape[0]) for n, count in given.items()}
     evicted_len = {c.name: jnp.int32(0) for c in config.components} | (evicted_len or {})
     slots = {name: jnp.pad(jnp.asarray(held), (0, CHUNK), constant_values=NULL) for name, held in slots.items()}
     key_len = whole_pages(length, config)
@@ -83,6 +85,10 @@ def insert(
     found, scalars = plan["found"], plan["scalars"]
     prefix_len, made = found.length, key_len - found.length
     needed = (found.cut > 0).astype(jnp.int32) + (made > 0)
+    well_formed = jnp.bool_(True)
+    for component in config.components:
+        name = component.name
+        well_formed = well_formed & component.well_formed(slots[name], prev_len, given[name])
     status = jnp.where(
         (prev_len > prefix_len) | (prev_len < 0),
         Status.BAD_PREFIX,
@@ -91,7 +97,8 @@ def insert(
             Status.NO_FREE_NODE,
             jnp.where(made > config.arena_tokens - scalars["arena_live"], Status.ARENA_FULL, Status.OK),
         ),
-    ).astype(jnp.int32)
+    )
+    status = jnp.where(well_formed, status, Status.BAD_SLOTS).astype(jnp.int32)
     applies = status == Status.OK
     grows = applies & (made > 0)
     state = compact(state, grows & (made > config.arena_tokens - scalars["arena_top"]))
@@ -154,7 +161,7 @@ def insert(
                 prev_len=prev_len,
                 prefix_len=prefix_len,
                 key_len=key_len,
-                given_len=jnp.asarray(given[component.name], jnp.int32),
+                given_len=given[component.name],
                 evicted_len=jnp.asarray(evicted_len[component.name], jnp.int32),
                 applies=applies,
             ),
@@ -187,7 +194,7 @@ def insert(
 def inserts(
     state: CacheState, keys: jax.Array, lengths: jax.Array, slots: dict[str, jax.Array], **options: Any
 ) -> tuple[CacheState, Inserted]:
-    """`insert` of B keys in order, in one scan; every argument and result field has a leading axis B.
+    """`insert` of B keys in order, in one scan: arguments and results have a leading axis B; options may be scalars.
 
     A run in `freed` lies in the pool as it is at the end, unless the caller owns the slots: then the pool holds what
     the last insert freed.
@@ -197,4 +204,5 @@ def inserts(
         key, length, held, options = each
         return insert(state, key, length, held, **options)
 
-    return lax.scan(step, state, (keys, lengths, slots, options))
+    batch = lambda x: jnp.broadcast_to(x, (len(keys), *jnp.shape(x)[1:]))
+    return lax.scan(step, state, (keys, lengths, slots, jax.tree.map(batch, options)))

@@ -8,7 +8,7 @@ from jax import lax
 from urc.errors import Stop
 from urc.ops.path import stamp, walk_up
 from urc.ops.split import split
-from urc.ops.walk import Walk, front_part, padded, walk, whole_pages
+from urc.ops.walk import Walk, front_part, key_length, padded, walk
 from urc.state import CacheState, NodeRef
 from urc.tables.packed import CHUNK, NULL, read_first, select
 
@@ -48,7 +48,7 @@ def _walks(
     state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array | int
 ) -> tuple[Walk, tuple[jax.Array, ...]]:
     """The walks of B keys side by side, and what each needs to be walked again."""
-    lengths = whole_pages(jnp.asarray(lengths, jnp.int32), state.config)
+    lengths = key_length(lengths, keys, state.config)
     namespaces = jnp.broadcast_to(jnp.asarray(namespaces, jnp.int32), lengths.shape)
     queries = (jax.vmap(lambda key: padded(key, state.config))(keys), lengths, namespaces)
     return jax.vmap(lambda *query: _walk(state, *query))(*queries), queries
@@ -67,7 +67,7 @@ def _settle(state: CacheState, found: Walk, width: int) -> tuple[CacheState, Mat
     state = state.refresh(jnp.where(node > 0, node, NULL))
     base = state.config.components[0].name
     ref, slots = read_first(state.true(), lambda s: (s.ref(node), read_slots(s, node, jnp.int32(0), width)), state)
-    state = state.after(ref.generation, *(held[0] for held in slots.values()))
+    state = state.after(ref.generation, *(jnp.sum(held[:1]) for held in slots.values()))
     return state, Match(
         node=ref,
         device_len=length,
@@ -95,7 +95,7 @@ def match_prefix(
 
     """
     namespace = jnp.asarray(namespace, jnp.int32)
-    length = whole_pages(jnp.asarray(length, jnp.int32), state.config)
+    length = key_length(length, key, state.config)
     found = read_first(state.true(), _walk, state, padded(key, state.config), length, namespace)
     return _settle(state, found, key.shape[0])
 
@@ -135,7 +135,7 @@ def _probed(state: CacheState, found: Walk, width: int) -> Match:
 def probe(state: CacheState, key: jax.Array, length: jax.Array, *, namespace: jax.Array | int = 0) -> Match:
     """`match_prefix` without any side effect: no split, no touch."""
     namespace = jnp.asarray(namespace, jnp.int32)
-    length = whole_pages(jnp.asarray(length, jnp.int32), state.config)
+    length = key_length(length, key, state.config)
 
     def read(state: CacheState) -> Match:
         return _probed(state, _walk(state, padded(key, state.config), length, namespace), key.shape[0])

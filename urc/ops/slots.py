@@ -4,18 +4,18 @@ import jax
 import jax.numpy as jnp
 
 from urc.components.base import Component
-from urc.errors import Status
+from urc.errors import InvalidInput, Status
 from urc.state import CacheState
 from urc.tables import pool
 from urc.tables.packed import CHUNK, NULL
 
 
 def _pool(state: CacheState, name: str) -> tuple[Component, int]:
-    """The component and the size of its pool; ValueError if the caller owns the pool."""
+    """The component and the size of its pool; InvalidInput if the caller owns the pool."""
     component = state.config.component(name)
     size = state.config.pool_size(name)
     if size is None:
-        raise ValueError(f"the pool of {name!r} is the caller's own (pools[{name!r}] is None)")
+        raise InvalidInput(f"the pool of {name!r} is the caller's own (pools[{name!r}] is None)")
     return component, size
 
 
@@ -23,14 +23,14 @@ def alloc(state: CacheState, name: str, count: jax.Array, *, width: int) -> tupl
     """Takes `count` (i32[], <= `width`) slots of a component out of its pool: all or nothing.
 
     Returns the state, the slots i32[width] (NULL behind them, or all NULL), and a `Status` (i32[]), POOL_EMPTY if
-    fewer are free.
+    fewer are free or `count` is not in [0, width].
     """
     component, size = _pool(state, name)
     store, ledger = state.stores[name], state.ledger(component, state.scalars.get(0))
     fits = (count >= 0) & (count <= width) & (count <= size - ledger["used"])
     count = jnp.where(fits, count, 0)
     slots, used = pool.take(component.pool(store), ledger["used"], count, width=width)
-    state = state.with_store(component, store, ledger | {"used": used}).after(slots[0])
+    state = state.with_store(component, store, ledger | {"used": used}).after(jnp.sum(slots[:1]))
     return state, slots, jnp.where(fits, Status.OK, Status.POOL_EMPTY).astype(jnp.int32)
 
 

@@ -69,6 +69,10 @@ def split(state: CacheState, node: jax.Array, cut: jax.Array) -> tuple[CacheStat
         free_head=jnp.where(applies, plan["free_row"]["next"], scalars["free_head"]),
         free_nodes=scalars["free_nodes"] - applies,
     )
-    if refreshing:
-        state = state.refresh(jnp.where(applies, node, NULL))
-    return state, front_index
+
+    # Both parts have other lengths than the node had, and so perhaps another place in the orders.
+    def again(state: CacheState) -> dict[str, jax.Array]:
+        return state.refresh(front_index).refresh(node).orders()
+
+    orders = lax.cond(applies, again, lambda state: state.orders(), state)
+    return state.with_orders(orders), front_index

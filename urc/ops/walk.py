@@ -36,6 +36,11 @@ def padded(key: jax.Array, config: CacheConfig) -> jax.Array:
     return jnp.pad(key, (0, max(CHUNK, config.page_size)))
 
 
+def key_length(length: jax.Array | int, key: jax.Array, config: CacheConfig) -> jax.Array:
+    """Tokens in the whole pages of key[:length]; `length` (i32[...]) is at least 0 and at most all of the key."""
+    return whole_pages(jnp.clip(jnp.asarray(length, jnp.int32), 0, key.shape[-1]), config)
+
+
 def whole_pages(length: jax.Array, config: CacheConfig) -> jax.Array:
     """Tokens in the whole pages of `length` tokens."""
     return length // config.page_size * config.page_size

@@ -134,8 +134,8 @@ def _check(row: dict[str, Any], kind: str, block_size: int, where: str) -> None:
     for field in FIELDS[kind]:
         if field not in row:
             raise TraceError(f"{where}: `{field}` is missing")
-        if not _is_count(row[field]):
-            raise TraceError(f"{where}: `{field}` is not an integer >= 0")
+        if not _is_count(row[field]) or row[field] >= 2**53:
+            raise TraceError(f"{where}: `{field}` is not an integer in [0, 2**53)")
     if "hash_ids" not in row:
         raise TraceError(f"{where}: `hash_ids` is missing")
     ids = row["hash_ids"]

@@ -65,12 +65,13 @@ class Table(struct.PyTreeNode):
 
     def get(self, index: jax.Array | int) -> Row:
         """Row `index` (i32[]; NULL reads row 0, whose values must then not be used)."""
-        values = lax.dynamic_slice(self.data, (jnp.maximum(index, 0), 0), (1, len(self.columns)))[0]
+        index = jnp.asarray(index, jnp.int32)
+        values = lax.dynamic_slice(self.data, (jnp.maximum(index, 0), jnp.int32(0)), (1, len(self.columns)))[0]
         return Row(values=values, columns=self.columns)
 
     def block(self, start: jax.Array, size: int) -> Row:
         """Rows start .. start+size-1 at once; the table must hold them all."""
-        values = lax.dynamic_slice(self.data, (start, 0), (size, len(self.columns)))
+        values = lax.dynamic_slice(self.data, (start, jnp.int32(0)), (size, len(self.columns)))
         return Row(values=values, columns=self.columns)
 
     def put(self, index: jax.Array | int, row: Row) -> "Table":
@@ -78,15 +79,16 @@ class Table(struct.PyTreeNode):
         index = jnp.asarray(index, jnp.int32)
         values = jnp.where(index < 0, 0, row.values)
         at = jnp.where(index < 0, self.spare, index)
-        return self.replace(data=lax.dynamic_update_slice(self.data, values[None], (at, 0)))
+        return self.replace(data=lax.dynamic_update_slice(self.data, values[None], (at, jnp.int32(0))))
 
     def set(self, index: jax.Array, **fields: jax.Array | int) -> "Table":
         """Writes single fields of row `index`; NULL: no-op. Safe where the row's other fields were not read."""
+        index = jnp.asarray(index, jnp.int32)
         at = jnp.where(index < 0, self.spare, index)
         data = self.data
         for name, value in fields.items():
             cell = jnp.where(index < 0, 0, value).astype(jnp.int32)[None, None]
-            data = lax.dynamic_update_slice(data, cell, (at, self.columns.index(name)))
+            data = lax.dynamic_update_slice(data, cell, (at, jnp.int32(self.columns.index(name))))
         return self.replace(data=data)
 
 

@@ -68,17 +68,17 @@ def refresh(order: jax.Array, table: Table, row: jax.Array, key_of: KeyOf) -> ja
     """`order` after row `row` of `table` (i32[]; NULL: no-op) has changed in any way."""
     rows = table.data.shape[0]
     chex.assert_shape(order, init(rows).shape)
-    applies = row >= 0
+    applies, zero = row >= 0, jnp.int32(0)
     index = jnp.maximum(row, 0) // BLOCK
     candidate, key = key_of(table.block(index * BLOCK, BLOCK))
     entry = _winner(candidate, key, index * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32))
     levels = _levels(rows)
     for depth, (start, _) in enumerate(levels):
-        old = lax.dynamic_slice(order, (start + index, 0), (1, WORDS + 1))
-        order = lax.dynamic_update_slice(order, jnp.where(applies, entry[None], old), (start + index, 0))
+        old = lax.dynamic_slice(order, (start + index, zero), (1, WORDS + 1))
+        order = lax.dynamic_update_slice(order, jnp.where(applies, entry[None], old), (start + index, zero))
         if depth + 1 < len(levels):
             index = index // BLOCK
-            block = lax.dynamic_slice(order, (start + index * BLOCK, 0), (BLOCK, WORDS + 1))
+            block = lax.dynamic_slice(order, (start + index * BLOCK, zero), (BLOCK, WORDS + 1))
             key = tuple(block[:, w] for w in range(WORDS))
             entry = _winner(block[:, WORDS] >= 0, key, block[:, WORDS])
     return order
