@@ -1,6 +1,7 @@
 """What callers hand in to the host handle: checked once, and brought into the shapes that programs are compiled for."""
 
 import operator
+import zlib
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -63,6 +64,7 @@ class Namespaces:
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {_typed(None): 0}
         self._names: list[Namespace] = [None]
+        self._hashes = [0]  # of the first n names, n = 1, 2, ..
 
     def number(self, namespace: Namespace, *, new: bool = True) -> int:
         """The namespace's number; if it has none, a new one, or -1, which is nobody's, where `new` is not set."""
@@ -71,14 +73,20 @@ class Namespaces:
         if number < 0 and new:
             number = self._numbers[typed] = len(self._names)
             self._names.append(namespace)
+            self._hashes.append(zlib.crc32(repr(typed).encode(), self._hashes[-1]) & MAX_INT32)
         return number
 
     def name(self, number: int) -> Namespace:
         """The namespace that has a number."""
         return self._names[number]
 
-    def __len__(self) -> int:
-        return len(self._names)
+    def stamp(self, number: int) -> int:
+        """A hash of the names up to that of a number: what a state carries of the largest number in it."""
+        return self._hashes[number]
+
+    def gave(self, stamp: tuple[int, int]) -> bool:
+        """Whether a state with that stamp has its numbers from here."""
+        return 0 <= stamp[0] < len(self._hashes) and self._hashes[stamp[0]] == stamp[1]
 
 
 def width(n: int) -> int:

@@ -181,9 +181,8 @@ class UnifiedRadixCache:
         for name, held in given.items():
             buffers[name] = np.full(width(max(len(held), len(padded))), -1, np.int32)
             buffers[name][: len(held)] = held
-        numbers = np.array(
-            [*where, *options, *(len(given[n]) for n in self._names), *(evicted[n] for n in self._names)], np.int32
-        )
+        lengths = [*(len(given[n]) for n in self._names), *(evicted[n] for n in self._names)]
+        numbers = np.array([*where, *options, *lengths, self._namespaces.stamp(space)], np.int32)
         self._state, out = compiled.insert(self._donate(), padded, buffers, numbers)
         status, prefix_len, index, generation, *runs = np.asarray(out).tolist()
         if status == Status.BAD_PREFIX:
@@ -264,7 +263,7 @@ class UnifiedRadixCache:
         The receipts that were live at a snapshot are live again. Of any other state, those stay live whose lock it
         holds. Node handles from after the snapshot are void: do not use them.
         """
-        snapshot, state = state, usable_state(state, self._state, len(self._namespaces))
+        snapshot, state = state, usable_state(state, self._state, self._namespaces)
         ledgers = {c.name: SlotLedger.of(c, state) for c in self.config.components}
         reference, receipts = self._snapshots.get(id(snapshot), (lambda: None, None))
         if reference() is not snapshot or receipts is None:

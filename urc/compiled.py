@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from urc import ops
+from urc.errors import Status
 from urc.ops.match import Match
 from urc.state import CacheState, NodeRef
 
@@ -55,7 +56,7 @@ def probes(state: CacheState, keys: jax.Array, where: jax.Array) -> tuple[jax.Ar
 def insert(
     state: CacheState, key: jax.Array, slots: dict[str, jax.Array], numbers: jax.Array
 ) -> tuple[CacheState, jax.Array]:
-    """`numbers`: (length, namespace, prev_prefix_len, inserted_len, priority, given.., evicted_len..)."""
+    """`numbers`: (length, namespace, prev_prefix_len, inserted_len, priority, given.., evicted_len.., stamp)."""
     names = [component.name for component in state.config.components]
     state, inserted = ops.insert(
         state,
@@ -69,6 +70,10 @@ def insert(
         given={name: numbers[5 + j] for j, name in enumerate(names)},
         evicted_len={name: numbers[5 + len(names) + j] for j, name in enumerate(names)},
     )
+    before = state.scalars.get(0)
+    new = (inserted.status == Status.OK) & (numbers[1] > before["named"])
+    named, stamp = jnp.where(new, numbers[1], before["named"]), jnp.where(new, numbers[-1], before["names"])
+    state = state.with_scalars(named=named, names=stamp)
     runs = [number for name in names for number in inserted.freed[name]]
     return state, jnp.stack(
         [inserted.status, inserted.prefix_len, inserted.node.index, inserted.node.generation, *runs]

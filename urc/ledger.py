@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from urc.arguments import Namespaces
 from urc.components.base import Component
 from urc.errors import InvalidInput, InvariantError
 from urc.state import ROOT, CacheState
@@ -102,8 +103,8 @@ def _columns(state: CacheState) -> dict[str, np.ndarray]:
     return {name: data[:, j] for j, name in enumerate(state.nodes.columns)}
 
 
-def usable_state(state: Any, like: CacheState, namespaces: int) -> CacheState:
-    """`state` on the device; InvalidInput unless it can take the place of `like`, in the first `namespaces` ones."""
+def usable_state(state: Any, like: CacheState, namespaces: Namespaces) -> CacheState:
+    """`state` on the device; InvalidInput unless it can take the place of `like`, its namespaces numbered as here."""
     if not isinstance(state, CacheState) or state.config != like.config:
         raise InvalidInput("state must be a CacheState of the same configuration")
     if any(leaf.is_deleted() for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)):
@@ -112,12 +113,12 @@ def usable_state(state: Any, like: CacheState, namespaces: int) -> CacheState:
     if jax.tree.structure(state) != jax.tree.structure(like) or shapes[0] != shapes[1]:
         raise InvalidInput("the arrays of this state do not have the shapes of its configuration")
     state = jax.tree.map(jnp.asarray, state)
-    columns = _columns(state)
+    columns, scalars = _columns(state), state.scalars.get(0)
     top = int(columns["namespace"][columns["length"] > 0].max(initial=0))
-    if top >= namespaces:
+    if top > int(scalars["named"]) or not namespaces.gave((int(scalars["named"]), int(scalars["names"]))):
         raise InvalidInput(
-            f"this state has nodes in namespace {top}, which this cache has not named: a state goes back to the "
-            "cache that it came from, or has nodes in the default namespace only"
+            "this state has namespaces that this cache did not number: a state goes back to the cache that it came "
+            "from, or holds the default namespace only"
         )
     return state
 

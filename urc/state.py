@@ -17,7 +17,9 @@ from urc.tables.victims import Key
 ROOT = 0
 """Row of the root, which holds no tokens and is never evicted."""
 
-SCALARS = ("pin", "clock_hi", "clock_lo", "arena_top", "arena_live", "free_head", "free_nodes")
+SCALARS = ("pin", "clock_hi", "clock_lo", "arena_top", "arena_live", "free_head", "free_nodes", "named", "names")
+"""`pin`: see `CacheState.after`. `named`, `names`: the largest namespace that the host has used in this state, and a
+hash of all names up to it; 0 where only the pure functions are used."""
 LEDGER = ("used", "evictable", "protected")
 
 
