@@ -104,35 +104,31 @@ def read_first(flag: jax.Array, read: Callable[..., Any], *operands: Any) -> Any
     return lax.cond(flag, read, zeros, *operands)
 
 
-def copy_run(dst: jax.Array, dst_at: jax.Array, src: jax.Array, src_at: jax.Array, length: jax.Array) -> jax.Array:
-    """`dst` with dst[dst_at : dst_at+length] = src[src_at : src_at+length], a chunk at a time.
-
-    Both arrays (i32[...]) must be CHUNK longer than the runs that they hold. `length` <= 0 copies nothing. The
-    two runs may lie in one array if `dst_at <= src_at` (pass it as `dst` and as `src`: see `move_run`).
-    """
-    chex.assert_rank([dst, src], 1)
+def _write_run(
+    dst: jax.Array, at: jax.Array, length: jax.Array, chunk: Callable[[jax.Array, jax.Array], jax.Array]
+) -> jax.Array:
+    """`dst` with dst[at : at+length] written a chunk at a time; `chunk(dst, i)` is what belongs at `at + i`."""
     lane = jnp.arange(CHUNK, dtype=jnp.int32)
 
     def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         out, done = carry
-        new = lax.dynamic_slice(src, (src_at + done,), (CHUNK,))
-        old = lax.dynamic_slice(out, (dst_at + done,), (CHUNK,))
-        out = lax.dynamic_update_slice(out, jnp.where(lane < length - done, new, old), (dst_at + done,))
+        new, old = chunk(out, done), lax.dynamic_slice(out, (at + done,), (CHUNK,))
+        out = lax.dynamic_update_slice(out, jnp.where(lane < length - done, new, old), (at + done,))
         return out, done + CHUNK
 
-    return lax.while_loop(lambda c: c[1] < length, body, (dst, jnp.int32(0)))[0]
+    return lax.while_loop(lambda carry: carry[1] < length, body, (dst, jnp.int32(0)))[0]
+
+
+def copy_run(dst: jax.Array, dst_at: jax.Array, src: jax.Array, src_at: jax.Array, length: jax.Array) -> jax.Array:
+    """`dst` with dst[dst_at : dst_at+length] = src[src_at : src_at+length]; no-op if `length` <= 0.
+
+    Both arrays (i32[...]) must be CHUNK longer than the runs that they hold.
+    """
+    chex.assert_rank([dst, src], 1)
+    return _write_run(dst, dst_at, length, lambda _, done: lax.dynamic_slice(src, (src_at + done,), (CHUNK,)))
 
 
 def move_run(array: jax.Array, dst_at: jax.Array, src_at: jax.Array, length: jax.Array) -> jax.Array:
     """Moves a run down within one array (`dst_at <= src_at`); what lay between is overwritten."""
     chex.assert_rank(array, 1)
-    lane = jnp.arange(CHUNK, dtype=jnp.int32)
-
-    def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        out, done = carry
-        new = lax.dynamic_slice(out, (src_at + done,), (CHUNK,))
-        old = lax.dynamic_slice(out, (dst_at + done,), (CHUNK,))
-        out = lax.dynamic_update_slice(out, jnp.where(lane < length - done, new, old), (dst_at + done,))
-        return out, done + CHUNK
-
-    return lax.while_loop(lambda c: c[1] < length, body, (array, jnp.int32(0)))[0]
+    return _write_run(array, dst_at, length, lambda out, done: lax.dynamic_slice(out, (src_at + done,), (CHUNK,)))
