@@ -11,6 +11,7 @@ import argparse
 import gc
 import itertools
 import json
+import math
 import os
 import platform
 import statistics
@@ -164,10 +165,12 @@ class Side(NamedTuple):
 def measure(tree: Tree, mine: Side, theirs: Side, cost: Cost) -> tuple[list[float], list[float]]:
     """Rounds of both sides in turn, on the same new requests, without garbage collection; two rounds warm up."""
     times: tuple[list[float], list[float]] = ([], [])
-    end = time.monotonic() + cost.seconds
+    end = math.inf
     gc.collect()
     gc.disable()
     for number in itertools.count(-2):
+        if number == 0:
+            end = time.monotonic() + cost.seconds
         arrays = [tree.request() for _ in range(BATCH)]
         given = (arrays, [tuple(array.tolist()) for array in arrays])
         answers: list = [None, None]
