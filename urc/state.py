@@ -34,6 +34,7 @@ class CacheState(struct.PyTreeNode):
     """A radix tree of whole pages and, per component, the slots that its nodes hold.
 
     Invariants, all checked by `urc.view.check`:
+
     - A row of `nodes` in use is reached from the root, once; every other row is in the free list that starts at
       `free_head` and is linked by `next`. `end` is the parent's `end` plus `length`; `children` counts children.
     - A node is found in the bucket of `hash(parent, namespace, its first page)`; no two children of a parent share
