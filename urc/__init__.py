@@ -7,27 +7,31 @@ arrays, and every transition a pure function that compiles. `UnifiedRadixCache` 
 
 from urc import ops, policies, testing
 from urc.cache import UnifiedRadixCache
-from urc.components import Component, Full
+from urc.components import SWA, Component, Full, Mamba
 from urc.config import CacheConfig
 from urc.errors import CacheFull, InvalidInput, InvariantError, Status, Stop
-from urc.results import EvictResult, InsertResult, MatchResult, NodeView, Receipt, Sizes
+from urc.results import CommitResult, EvictResult, InsertResult, MatchResult, NodeView, Receipt, Request, Sizes
 from urc.state import CacheState, init
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "SWA",
     "CacheConfig",
     "CacheFull",
     "CacheState",
+    "CommitResult",
     "Component",
     "EvictResult",
     "Full",
     "InsertResult",
     "InvalidInput",
     "InvariantError",
+    "Mamba",
     "MatchResult",
     "NodeView",
     "Receipt",
+    "Request",
     "Sizes",
     "Status",
     "Stop",

@@ -18,14 +18,14 @@ Namespace = Hashable
 MAX_INT32 = 2**31 - 1
 
 
-def count(what: str, value: Any, least: int = 0) -> int:
-    """`value` as an int in [least, 2**31 - 1]."""
+def count(what: str, value: Any, least: int = 0, most: int = MAX_INT32) -> int:
+    """`value` as an int in [least, most]."""
     try:
         number = operator.index(value)
     except TypeError:
         raise InvalidInput(f"{what} must be an integer, got {value!r}") from None
-    if isinstance(value, bool) or not least <= number <= MAX_INT32:
-        raise InvalidInput(f"{what} must lie in [{least}, {MAX_INT32}], got {value!r}")
+    if isinstance(value, bool) or not least <= number <= most:
+        raise InvalidInput(f"{what} must lie in [{least}, {most}], got {value!r}")
     return number
 
 

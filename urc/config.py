@@ -1,6 +1,7 @@
 """What a cache is: static choices, validated once."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,6 +55,7 @@ class CacheConfig:
         arena_tokens: room for the tokens of all nodes and the holes between them; at least Full's pool. Default:
             half as much again as the pool, so that compaction is rare, or 2**20 where the caller owns the pool.
         max_key_len: longest key in tokens that a call takes.
+        max_sessions: sessions that can be open at once.
 
     Raises:
         InvalidInput: a value out of range, with what would be right.
@@ -67,6 +69,7 @@ class CacheConfig:
     max_nodes: int = 0
     arena_tokens: int = 0
     max_key_len: int = 2**20
+    max_sessions: int = 1024
 
     def __post_init__(self) -> None:
         """Fills in the defaults and checks everything."""
@@ -116,6 +119,7 @@ class CacheConfig:
             arena_tokens=arena,
             max_nodes=count("max_nodes", nodes, 2 if full is None or full >= page else 1),
             max_key_len=count("max_key_len", self.max_key_len, 1),
+            max_sessions=count("max_sessions", self.max_sessions, 0),
         )
         self._try_policy()
 
@@ -135,7 +139,7 @@ class CacheConfig:
         """Computed once per process: every call of a compiled function hashes its configuration."""
         if "_hash" not in self.__dict__:
             parts = (self.components, self.policy, self.page_size, self.pools, self.arena_tokens, self.max_nodes)
-            object.__setattr__(self, "_hash", hash((*parts, self.max_key_len)))
+            object.__setattr__(self, "_hash", hash((*parts, self.max_key_len, self.max_sessions)))
         return self.__dict__["_hash"]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -157,6 +161,11 @@ class CacheConfig:
             if component.name == name:
                 return component
         raise InvalidInput(f"unknown component {name!r}: this cache has {[c.name for c in self.components]}")
+
+    @property
+    def alignment(self) -> int:
+        """Tokens between positions at which every component can leave a value."""
+        return math.lcm(self.page_size, *(component.alignment for component in self.components))
 
     @property
     def node_columns(self) -> tuple[str, ...]:

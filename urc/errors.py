@@ -14,6 +14,7 @@ class Status(enum.IntEnum):
     NOT_LOCKED = 5
     POOL_EMPTY = 6
     BAD_SLOTS = 7
+    NO_SESSION = 8
 
 
 class Stop(enum.IntEnum):
@@ -27,6 +28,10 @@ class Stop(enum.IntEnum):
     """The key left a node in the middle of its run."""
     NO_FREE_NODE = 3
     """The node table is full, so the node in which the key ends could not be split: the hit ends at its start."""
+    WINDOW_BROKEN = 4
+    """Full attention goes further, but a sliding window before that point is not whole."""
+    NO_STATE = 5
+    """Full attention goes further, but a component has no state there (Mamba, or one of a user's own)."""
 
 
 class InvalidInput(ValueError):

@@ -79,16 +79,27 @@ class SlotLedger:
         """The caller holds `slots` now."""
         self._holder[slots] = HELD
 
+    def exchange(self, handed: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """After the tree took over `handed`, and all of `free` are free now: (adopted, freed) of those handed over."""
+        self._holder[handed] = TREE
+        self._holder[free] = FREE
+        stays = self._holder[handed] == TREE
+        return handed[stays], handed[~stays]
+
     def give(self, slots: np.ndarray) -> None:
         """`slots` go back to the pool, or to the caller who owns it."""
         self._holder[slots] = HELD if self._size is None else FREE
 
     def settle(self, handed: np.ndarray, freed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """After an insert took over `handed` and freed `freed` of them: (adopted, freed), in the order handed in."""
+        """After an insert took over `handed` and freed `freed`: (adopted, freed), in the order handed in.
+
+        What the tree had before and has freed comes last.
+        """
+        mine = np.isin(freed, handed)
         self._holder[handed] = TREE
         self.give(freed)
-        stays = self._holder[handed] == TREE
-        return handed[stays], handed[~stays]
+        stays = ~np.isin(handed, freed)
+        return handed[stays], np.concatenate([handed[~stays], freed[~mine]])
 
     def check(self, implied: "SlotLedger") -> None:
         """InvariantError if this book differs from the one that the state implies."""

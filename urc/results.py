@@ -25,7 +25,22 @@ def node_parts(node: int) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class MatchResult:
-    """What the cache holds of a key. Lengths in tokens; a `node` is opaque, 0 is the root."""
+    """What the cache holds of a key. Lengths in tokens; a `node` is opaque, 0 is the root.
+
+    Attributes:
+        device_len: a request can resume here: the deepest position at which all components agree.
+        node: the node that ends there.
+        slots: per component, what such a request reads. `Full`: one per token; `SWA`: the same, -1 before the window;
+            `Mamba`: the state at `device_len`, or none.
+        host_len: tokens to be brought back from the host.
+        best_node: the deepest usable node on any tier.
+        full_len: how far `Full` alone goes.
+        hits: how far each component alone goes.
+        branching_len: the last position up to `full_len`, and beyond `device_len`, at which a running request can leave
+            a state, so that the next one like it hits up to there; 0 if there is none.
+        stop: why `device_len` is not more.
+
+    """
 
     device_len: int
     node: int
@@ -33,17 +48,29 @@ class MatchResult:
     host_len: int
     best_node: int
     full_len: int
+    hits: dict[str, int]
+    branching_len: int
     stop: Stop
 
 
 @dataclasses.dataclass(frozen=True)
 class InsertResult:
-    """What an insert did: `prefix_len` tokens were there already; of the slots handed over, who got which."""
+    """What an insert did.
+
+    Attributes:
+        prefix_len: tokens of the key that were there already.
+        node: the node that ends where the key's whole pages end.
+        adopted: per component, of the slots handed over those that the tree holds now.
+        freed: those that it does not: back in the pool, or the caller's again; and what made room for them.
+        existed: per component, whether that node had its value before.
+
+    """
 
     prefix_len: int
     node: int
     adopted: dict[str, np.ndarray]
     freed: dict[str, np.ndarray]
+    existed: dict[str, bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +89,54 @@ class Receipt:
     end: int
     serial: int
     handle: int
+
+
+@dataclasses.dataclass(frozen=True)
+class CommitResult(InsertResult):
+    """What a request has put into the tree.
+
+    Attributes:
+        slots: per component, the row that the request uses from now on; none if it is over.
+        copies: per component, (from, to): the slot whose state is to be copied to another one before it is written
+            again, so that it stays in the tree.
+
+    """
+
+    slots: dict[str, np.ndarray]
+    copies: dict[str, tuple[int, int]]
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Request:
+    """A running request: the handle keeps it up to date.
+
+    Attributes:
+        match: what it found when it began.
+        slots: per component, the row of slots that it uses: one per token of `length`, -1 where it needs none any more;
+            of `Mamba` the one that it writes into.
+        copies: per component, (from, to): the state to be copied before the request first writes.
+        length: tokens for which it has slots.
+        committed: of those, tokens that are in the tree, and locked.
+        inserted: tokens that it has committed itself: what lies below counts it no second time.
+        receipt: of that lock.
+        namespace: as begun.
+        session: the session that refers to what it commits, or None.
+        given_up: per component, tokens whose slots it has given back.
+        over: whether it was finished or aborted.
+
+    """
+
+    match: MatchResult
+    slots: dict[str, np.ndarray]
+    copies: dict[str, tuple[int, int]]
+    length: int
+    committed: int
+    receipt: Receipt
+    namespace: Namespace = None
+    session: int | None = None
+    inserted: int = 0
+    given_up: dict[str, int] = dataclasses.field(default_factory=dict)
+    over: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +161,7 @@ class NodeView:
     priority: int
     values: dict[str, tuple[int, ...] | None]
     locks: dict[str, int]
+    sessions: dict[str, int]
     is_leaf: bool
 
 

@@ -1,18 +1,19 @@
 """The whole cache as one immutable pytree of fixed-capacity arrays."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax import lax
 
 from urc.arguments import MAX_INT32
 from urc.components.base import Component, Ledger
 from urc.config import CacheConfig
 from urc.tables import clock, victims
 from urc.tables.packed import CHUNK, NULL, Row, Table
-from urc.tables.victims import Key
 
 ROOT = 0
 """Row of the root, which holds no tokens and is never evicted."""
@@ -21,6 +22,8 @@ SCALARS = ("pin", "clock_hi", "clock_lo", "arena_top", "arena_live", "free_head"
 """`pin`: see `CacheState.after`. `named`, `names`: the largest namespace that the host has used in this state, and a
 hash of all names up to it; 0 where only the pure functions are used."""
 LEDGER = ("used", "evictable", "protected")
+SESSION = ("generation", "node", "end")
+"""Columns of the session table, before `since` per component: `node` is NULL where no session is open."""
 
 
 class NodeRef(struct.PyTreeNode):
@@ -42,6 +45,8 @@ class CacheState(struct.PyTreeNode):
     - The runs [start, start + length) of `tokens` are disjoint and lie below `arena_top`; `arena_live` is their sum.
     - Per component: slots in nodes and slots in the pool's free part are disjoint; `evictable` and `protected` are
       the sizes of the nodes whose lock count is 0, above 0; the victim order is what the rows say.
+    - The count `session` of a node and component is that of the open sessions whose `node` is this one or below it and
+      whose `since` of that component lies before this one's end.
     - Of two nodes with the same last access one is an ancestor of the other, and the deeper is the more recent.
     """
 
@@ -49,6 +54,7 @@ class CacheState(struct.PyTreeNode):
     heads: jax.Array  # i32[buckets]: first row of each bucket of the child table
     tokens: jax.Array  # i32[arena_tokens + CHUNK]
     scalars: Table  # i32[1 + spare, k]: SCALARS, then LEDGER per component
+    sessions: Table  # i32[max_sessions + 1, k]: SESSION, then `since` per component; the last row is spare
     stores: dict[str, Any]  # each component's own
     config: CacheConfig = struct.field(pytree_node=False)
 
@@ -104,21 +110,25 @@ class CacheState(struct.PyTreeNode):
         rooms = {f"{name}.used": config.pool_room(name) for name in names}
         return self.with_scalars(**rooms) if rooms else self
 
-    def refresh(self, index: jax.Array) -> "CacheState":
-        """Puts a node (i32[]; NULL: no-op) where it now belongs in every component's victim order."""
-        orders = {
-            c.name: victims.refresh(self.orders()[c.name], self.nodes, index, key_of(c, self.config))
-            for c in self.config.components
-        }
-        return self.with_orders(orders)
+    def refresh(self, *nodes: jax.Array, climb: Callable[[Table, jax.Array], jax.Array] | None = None) -> "CacheState":
+        """Puts nodes (i32[] each, NULL: none) where they now belong in every component's victim order.
 
-    def orders(self) -> dict[str, jax.Array]:
-        """The victim orders, by component."""
-        return {c.name: c.victims(self.stores[c.name]) for c in self.config.components}
+        From the last of them it goes on to `climb(node table, node)` (i32[], NULL: none), if given, and so forth.
+        """
+        config, table = self.config, self.nodes
+        listed, last = jnp.stack(nodes), len(nodes) - 1
 
-    def with_orders(self, orders: dict[str, jax.Array]) -> "CacheState":
-        """Other victim orders, whose computation has read the nodes."""
-        stores = {c.name: c.with_victims(self.stores[c.name], orders[c.name]) for c in self.config.components}
+        def step(carry: tuple[dict[str, jax.Array], jax.Array, jax.Array]) -> tuple:
+            orders, i, at = carry
+            new = {c.name: victims.refresh(orders[c.name], table, at, key_of(c, config)) for c in config.components}
+            above = jnp.int32(NULL) if climb is None else climb(table, at)
+            return new, i + 1, jnp.where(i < last, listed[jnp.minimum(i + 1, last)], above)
+
+        orders = {c.name: c.victims(self.stores[c.name]) for c in config.components}
+        first = jnp.argmax(listed >= 0).astype(jnp.int32)
+        more = lambda carry: (carry[2] >= 0) | ((carry[1] < last) & (carry[1] > first))
+        orders, *_ = lax.while_loop(more, step, (orders, first, listed[first]))
+        stores = {c.name: c.with_victims(self.stores[c.name], orders[c.name]) for c in config.components}
         return self.replace(stores=stores).after(*(victims.first(order) for order in orders.values()))
 
 
@@ -136,11 +146,12 @@ def is_device_leaf(row: Row, components: tuple[Component, ...]) -> jax.Array:
 
 
 def key_of(component: Component, config: CacheConfig) -> victims.KeyOf:
-    """The key by which one component's victim order sorts nodes."""
+    """The key by which one component's victim order sorts nodes: those that no session refers to go first."""
 
-    def key(rows: Row) -> tuple[jax.Array, Key]:
+    def key(rows: Row) -> tuple[jax.Array, victims.Key]:
         candidate, words = component.victim(rows, is_device_leaf(rows, config.components), config)
-        return candidate & (rows["length"] > 0), words
+        referenced = (rows[component.column("session")] > 0).astype(jnp.int32)
+        return candidate & (rows["length"] > 0), (referenced, *words)
 
     return key
 
@@ -165,11 +176,17 @@ def init(config: CacheConfig, *, generation: int = 0) -> CacheState:
         ledger = {"used": 0 if owned else config.pool_room(component.name), "evictable": 0, "protected": 0}
         scalars |= {component.column(field): value for field, value in ledger.items()}
     values = np.array([list(scalars.values())] * 2, np.int32)
+    columns_of_sessions = (*SESSION, *(component.column("since") for component in config.components))
+    sessions = np.tile(
+        np.array([generation, *[NULL] * (len(columns_of_sessions) - 1)], np.int32), (config.max_sessions + 1, 1)
+    )
+    sessions[-1] = 0
     return CacheState(
         nodes=Table(data=jnp.asarray(nodes), columns=columns),
         heads=jnp.full(config.buckets, NULL, jnp.int32),
         tokens=jnp.full(config.arena_tokens + CHUNK, NULL, jnp.int32),
         scalars=Table(data=jnp.asarray(values), columns=tuple(scalars)),
+        sessions=Table(data=jnp.asarray(sessions), columns=columns_of_sessions),
         stores={component.name: component.init(config) for component in config.components},
         config=config,
     )

@@ -32,6 +32,7 @@ class Node:
     priority: int
     values: dict[str, tuple[int, ...] | None]
     locks: dict[str, int]
+    sessions: dict[str, int]
     is_leaf: bool
 
 
@@ -84,6 +85,7 @@ def nodes(state: CacheState) -> list[Node]:
                 priority=int(rows["priority"][i]),
                 values={c.name: c.held(state.stores[c.name], rows.columns, i) for c in state.config.components},
                 locks={c.name: int(rows[c.column("lock")][i]) for c in state.config.components},
+                sessions={c.name: int(rows[c.column("session")][i]) for c in state.config.components},
                 is_leaf=not rows.children.get(i),
             )
         )
@@ -152,6 +154,7 @@ def _broken(state: CacheState) -> Iterator[str]:
     yield from _broken_arena(rows, scalars, config.arena_tokens)
     edges, orders = (jax.tree.map(np.asarray, part) for part in _implied(state))
     yield from _broken_child_table(state, rows, edges)
+    yield from _broken_sessions(state, rows)
     for component in config.components:
         name = component.name
         lock, value = rows[component.column("lock")], rows[component.column("value")]
@@ -218,6 +221,27 @@ def _broken_tree(state: CacheState, rows: _Rows, scalars: dict[str, int]) -> Ite
         at = int(rows["next"][at])
     if len(free) != scalars["free_nodes"] or sorted([*free, *seen]) != list(range(config.max_nodes)):
         yield "the rows in use and the free list are not all rows, each once"
+
+
+def _broken_sessions(state: CacheState, rows: _Rows) -> Iterator[str]:
+    table = np.asarray(state.sessions.data)[:-1]
+    column = {name: table[:, j] for j, name in enumerate(state.sessions.columns)}
+    counts = {(c.name, i): 0 for c in state.config.components for i in rows.used}
+    for s in np.flatnonzero(column["node"] != NULL):
+        at = int(column["node"][s])
+        if at != ROOT and at not in rows.used:
+            yield f"session {s} is at row {at}, which holds no node"
+            return
+        if column["end"][s] != rows["end"][at]:
+            yield f"session {s} is at {column['end'][s]} tokens, its node ends at {rows['end'][at]}"
+        while at != ROOT:
+            for component in state.config.components:
+                counts[component.name, at] += int(rows["end"][at] > column[component.column("since")][s])
+            at = int(rows["parent"][at])
+    for component in state.config.components:
+        for i in rows.used:
+            if (count := rows[component.column("session")][i]) != counts[component.name, i]:
+                yield f"{component.name}: row {i} counts {count} sessions, {counts[component.name, i]} refer to it"
 
 
 def _broken_child_table(state: CacheState, rows: _Rows, edges: np.ndarray) -> Iterator[str]:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from urc.tables import victims
 from urc.tables.packed import NULL, Table
 
-COLUMNS = ("in", "w0", "w1", "w2", "w3")
+COLUMNS = ("in", "w0", "w1", "w2", "w3", "w4")
 
 
 def key_of(row):
-    return row["in"] > 0, (row["w0"], row["w1"], row["w2"], row["w3"])
+    return row["in"] > 0, tuple(row[name] for name in COLUMNS[1:])
 
 
 refresh = jax.jit(lambda order, table, row: victims.refresh(order, table, row, key_of))
@@ -22,7 +22,7 @@ rebuild = jax.jit(lambda table: victims.rebuild(table, key_of))
 
 
 def table_of(rows: int, fields: dict[int, tuple[int, ...]]) -> Table:
-    data = np.zeros((rows, 5), np.int32)
+    data = np.zeros((rows, len(COLUMNS)), np.int32)
     for row, key in fields.items():
         data[row] = (1, *key)
     return Table(data=jnp.asarray(data), columns=COLUMNS)
@@ -32,10 +32,10 @@ def table_of(rows: int, fields: dict[int, tuple[int, ...]]) -> Table:
 def test_one_two_and_three_levels(rows):
     order = victims.init(rows)
     assert int(victims.first(order)) == NULL
-    keys = {5: (1, 0, 0, 0), rows - 1: (0, 9, 0, 0), rows // 2: (0, 9, 0, -1)}
+    keys = {5: (1, 0, 0, 0, 0), rows - 1: (0, 9, 0, 0, 0), rows // 2: (0, 9, 0, 0, -1)}
     for row in keys:
         order = refresh(order, table_of(rows, keys), jnp.int32(row))
-    assert int(victims.first(order)) == rows // 2  # (0, 9, 0, -1) is the least
+    assert int(victims.first(order)) == rows // 2  # (0, 9, 0, 0, -1) is the least
     np.testing.assert_array_equal(order, rebuild(table_of(rows, keys)))
     for row in (rows - 1, rows // 2):
         order = refresh(order, table_of(rows, {5: keys[5]}), jnp.int32(row))
@@ -43,7 +43,7 @@ def test_one_two_and_three_levels(rows):
 
 
 def test_null_is_a_no_op():
-    table = table_of(128, {3: (0, 0, 0, 0)})
+    table = table_of(128, {3: (0, 0, 0, 0, 0)})
     order = rebuild(table)
     np.testing.assert_array_equal(refresh(order, table_of(128, {}), jnp.int32(NULL)), order)
 
@@ -52,7 +52,7 @@ word = st.integers(-2, 2) | st.sampled_from([-(2**31), 2**31 - 1])
 
 
 @settings(max_examples=60)
-@given(st.lists(st.tuples(st.integers(0, 255), st.booleans(), st.tuples(word, word, word, word)), max_size=40))
+@given(st.lists(st.tuples(st.integers(0, 255), st.booleans(), st.tuples(word, word, word, word, word)), max_size=40))
 def test_first_is_the_least_key_whatever_changed(changes):
     fields: dict[int, tuple[int, ...]] = {}
     order = victims.init(256)

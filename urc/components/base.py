@@ -2,7 +2,7 @@
 
 A component is a pytree module of static fields: what it is, not what it holds. What it holds is its *store*, a
 pytree of its own that the tree passes through and never looks into, and its own columns of the node table. The
-tree calls it in the order of a value's life: valid -> split -> commit -> lock -> evict.
+tree calls it in the order of a value's life: valid -> split -> overlap -> commit -> lock -> evict.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from urc.errors import Stop
 from urc.tables.packed import NULL, Row
-from urc.tables.victims import Key
 
 if TYPE_CHECKING:
     from urc.config import CacheConfig
@@ -29,16 +29,19 @@ COLUMNS = ("value", "lock", "host_lock", "session", "stamp_hi", "stamp_lo")
 """Columns that every component has in the node table: `value` is NULL on a tombstone and otherwise the component's
 own; `lock`, `host_lock` and `session` count holders; the two words of `stamp` are its last access."""
 
+Key = tuple[jax.Array, ...]
+"""Four words i32[n], compared in order: which of n nodes goes first."""
+
 
 class Insertion(NamedTuple):
     """What one insert hands to one component, once the place in the tree is known. Lengths in tokens, i32[]."""
 
     slots: jax.Array  # i32[K + CHUNK], NULL behind the slots given
     prev_len: jax.Array  # slots below it are the tree's own already
-    prefix_len: jax.Array  # the tree held this much of the key
-    key_len: jax.Array  # whole pages of the key
-    given_len: jax.Array  # slots given; those from key_len on belong to no page
     evicted_len: jax.Array  # slots below it were given up by the caller before
+    given_len: jax.Array  # slots given; those from key_len on belong to no page
+    key_len: jax.Array  # whole pages of the key
+    prefix_len: jax.Array  # the tree held this much of the key
     applies: jax.Array  # bool[]; if not, the insert is refused and nothing may change
 
 
@@ -80,6 +83,26 @@ class Component(struct.PyTreeNode):
         """Whether a running request may give slots up before it ends (`evicted_len`)."""
         return False
 
+    @property
+    def stop(self) -> Stop:
+        """Why a match ends before a node, where this component cannot resume."""
+        return Stop.NO_STATE
+
+    @property
+    def alignment(self) -> int:
+        """Tokens between the positions at which a running request can leave a value of this component."""
+        return 1
+
+    @property
+    def copies_on_write(self) -> bool:
+        """Whether a request writes into one slot of its own, into which what it has matched is copied first."""
+        return False
+
+    @property
+    def most_per_path(self) -> int | None:
+        """How many values one path keeps, but for those that are spared (see `urc.ops.thin`); None: all."""
+        return None
+
     def column(self, field: str) -> str:
         """The node table's name for one of this component's COLUMNS."""
         return f"{self.name}.{field}"
@@ -106,8 +129,11 @@ class Component(struct.PyTreeNode):
         """Slots (i32) that the node holds of this component."""
         raise NotImplementedError
 
-    def read(self, store: Store, row: Row, out: jax.Array) -> jax.Array:
-        """Writes the node's slots to their place in `out` (i32[width + CHUNK], indexed by position in the key)."""
+    def read(self, store: Store, row: Row, end: jax.Array, out: jax.Array) -> jax.Array:
+        """Writes the slots of this node that a request which resumes at `end` (tokens) reads to their place in `out`.
+
+        `out`: i32[width + CHUNK], indexed by position in the key.
+        """
         raise NotImplementedError
 
     # -- at the host edge ----------------------------------------------------------------------------------------
@@ -115,6 +141,14 @@ class Component(struct.PyTreeNode):
     def counts(self, tokens: int, whole: int) -> tuple[int, ...]:
         """How many slots an insert of a key of `tokens` tokens, `whole` in whole pages, may hand in."""
         raise NotImplementedError
+
+    def needed(self, start: int, end: int) -> int:
+        """Slots that a request needs for its tokens [start, end), beside one to write into if it `copies_on_write`."""
+        raise NotImplementedError
+
+    def outlived(self, length: int) -> int:
+        """Tokens at the front of the first `length` that no later token of the same request reads."""
+        return 0
 
     def handed_over(self, slots: np.ndarray, prev_len: int, evicted_len: int) -> np.ndarray:
         """Of the slots given to an insert (i32[n]), those that are still the caller's to hand over."""
@@ -134,20 +168,37 @@ class Component(struct.PyTreeNode):
         """Shares this component's columns out. Both rows come with the old node's columns, and their new lengths."""
         raise NotImplementedError
 
-    # -- commit --------------------------------------------------------------------------------------------------
+    # -- overlap, commit -----------------------------------------------------------------------------------------
 
-    def commit(self, store: Store, ledger: Ledger, row: Row, insertion: Insertion) -> tuple[Store, Ledger, Row]:
-        """Takes over the caller's slots: adopts them at the end node (`row`), or frees them.
+    def well_formed(self, insertion: Insertion) -> jax.Array:
+        """bool[]: none of the slots that an insert hands over is NULL."""
+        lane = jnp.arange(insertion.slots.shape[0], dtype=jnp.int32)
+        return ~jnp.any((lane < insertion.given_len) & (insertion.slots < 0))
 
-        Where `prefix_len < key_len` the node is a new leaf that holds the difference, with `value` NULL; else it
-        is the node at which the walk ended. The counters for what is adopted or freed are the component's to keep.
+    def cuts(self, insertion: Insertion, page_size: int) -> tuple[jax.Array, ...]:
+        """Positions (i32[], whole pages) of the key at which a node that lacks this component is cut by the insert.
+
+        0 or less: none. The new leaf is such a node. A fixed number, as each is a step of the compiled insert.
         """
+        return ()
+
+    def overlaps_from(self, insertion: Insertion) -> jax.Array | None:
+        """`overlap` is called for the nodes of the key that end beyond this position (i32[]); None: never."""
+        return None
+
+    def overlap(
+        self, store: Store, ledger: Ledger, row: Row, insertion: Insertion
+    ) -> tuple[Store, Ledger, Row, jax.Array]:
+        """Adopts or frees what the caller hands in for the span of one node, new or old. Last: bool[], adopted."""
         raise NotImplementedError
 
-    def well_formed(self, slots: jax.Array, prev_len: jax.Array, given_len: jax.Array) -> jax.Array:
-        """bool[]: none of the slots that an insert hands over (see `Insertion`) is NULL."""
-        lane = jnp.arange(slots.shape[0], dtype=jnp.int32)
-        return ~jnp.any((lane < given_len) & (slots < 0))
+    def commit(self, store: Store, ledger: Ledger, row: Row, insertion: Insertion) -> tuple[Store, Ledger, Row]:
+        """Takes over the slots that `overlap` does not: adopts them at the end node (`row`), or frees them.
+
+        Where `prefix_len < key_len` the node is a new leaf that holds the difference, with `value` NULL, not cut
+        yet; else it is the node at which the walk ended. The counters are the component's to keep.
+        """
+        raise NotImplementedError
 
     def move(self, store: Store, to: jax.Array, start: jax.Array, length: jax.Array) -> Store:
         """Follows a run of the token arena that moves down from `start` to `to` (compaction)."""
@@ -159,7 +210,11 @@ class Component(struct.PyTreeNode):
         """bool: a request that has matched up to `end` (tokens) reads this node of its path. A lock covers these."""
         raise NotImplementedError
 
-    def touches(self, row: Row, end: jax.Array) -> jax.Array:
+    def held_from(self, row: Row) -> jax.Array:
+        """The position (i32) beyond which the parts of this node end that stay held, whatever is split later."""
+        return row["end"] - row["length"]
+
+    def touches(self, row: Row, end: jax.Array, page_size: int) -> jax.Array:
         """bool: using the path up to `end` counts as an access of this node of it."""
         return self.reads(row, end)
 

@@ -8,7 +8,7 @@ from jax import lax
 from urc.components.base import Component
 from urc.state import CacheState, is_device_leaf, next_generation
 from urc.tables import children, victims
-from urc.tables.packed import NULL, Row, read_first
+from urc.tables.packed import NULL, Row, Table, read_first
 
 
 class Evicted(struct.PyTreeNode):
@@ -16,6 +16,23 @@ class Evicted(struct.PyTreeNode):
 
     evicted: dict[str, jax.Array]  # i32[], slots freed
     freed: dict[str, tuple[jax.Array, jax.Array]]  # (start, count) i32[]: the same slots, as a run of the pool
+
+
+def _receded(sessions: Table, node: jax.Array, parent: jax.Array, end: jax.Array, referenced: jax.Array) -> Table:
+    """Sessions that end at `node`, which leaves the tree, end at its parent, at `end`. No-op unless `referenced`."""
+    column = sessions.columns.index("node")
+
+    def body(carry: tuple[Table, jax.Array]) -> tuple[Table, jax.Array]:
+        sessions, at = carry
+        sessions = sessions.put(at, sessions.get(at) | {"node": parent, "end": end})
+        return sessions, first(sessions)
+
+    def first(sessions: Table) -> jax.Array:
+        here = sessions.data[:, column] == node
+        return jnp.where(jnp.any(here), jnp.argmax(here).astype(jnp.int32), NULL)
+
+    start = lax.cond(referenced, first, lambda _: jnp.int32(NULL), sessions)
+    return lax.while_loop(lambda carry: carry[1] >= 0, body, (sessions, start))[0]
 
 
 def remove_leaf(state: CacheState, node: jax.Array) -> tuple[CacheState, jax.Array]:
@@ -34,15 +51,18 @@ def remove_leaf(state: CacheState, node: jax.Array) -> tuple[CacheState, jax.Arr
     plan = read_first(state.true(), read, state)
     row, before, scalars = plan["row"], plan["before"], plan["scalars"]
     applies = node >= 0
+    referenced = applies & (row[state.config.components[0].column("session")] > 0)
+    sessions = _receded(state.sessions, node, row["parent"], plan["parent_row"]["end"], referenced)
     parent = jnp.where(applies, row["parent"], NULL)
     bucket = children.bucket_of(state.heads, row["hash"])
     head = jnp.where(applies & (before < 0), row["next"], plan["head"])
     nodes = state.nodes.set(jnp.where(applies, before, NULL), next=row["next"])
     nodes = nodes.set(parent, children=plan["parent_row"]["children"] - 1)
+    nothing = {component.column("session"): 0 for component in state.config.components}
     nodes = nodes.set(
-        node, parent=NULL, length=0, next=scalars["free_head"], generation=next_generation(row["generation"])
+        node, parent=NULL, length=0, next=scalars["free_head"], generation=next_generation(row["generation"]), **nothing
     )
-    state = state.replace(nodes=nodes, heads=state.heads.at[bucket].set(head))
+    state = state.replace(nodes=nodes, heads=state.heads.at[bucket].set(head), sessions=sessions)
     state = state.with_scalars(
         free_head=jnp.where(applies, node, scalars["free_head"]),
         free_nodes=scalars["free_nodes"] + applies,
@@ -51,29 +71,35 @@ def remove_leaf(state: CacheState, node: jax.Array) -> tuple[CacheState, jax.Arr
     return state, parent
 
 
+def release(state: CacheState, node: jax.Array, row: Row, goes: dict[str, jax.Array]) -> CacheState:
+    """Frees the values of `node` (i32[], `row`) of the components that go (bool[]), as far as they are not locked."""
+    for component in state.config.components:
+        name = component.name
+        free = goes[name] & component.has_value(row) & (row[component.column("lock")] == 0)
+        ledger = state.ledger(component, state.scalars.get(0))
+        store, ledger, row = component.release(state.stores[name], ledger, row, free)
+        state = state.with_store(component, store, ledger)
+    return state.replace(nodes=state.nodes.put(node, row))
+
+
 def _evict_one(state: CacheState, driver: Component) -> CacheState:
     """Evicts the first in the driver's victim order: a leaf whole, on an internal node the driver and lower ranks."""
     config = state.config
     node = victims.first(driver.victims(state.stores[driver.name]))
     row = read_first(state.true(), lambda nodes: nodes.get(node), state.nodes)
     leaf = is_device_leaf(row, config.components)
-    for component in config.components:
-        goes = leaf | (component.name == driver.name) | (component.rank < driver.rank)
-        goes = goes & component.has_value(row) & (row[component.column("lock")] == 0)
-        ledger = state.ledger(component, state.scalars.get(0))
-        store, ledger, row = component.release(state.stores[component.name], ledger, row, goes)
-        state = state.with_store(component, store, ledger)
-    state = state.replace(nodes=state.nodes.put(node, row))
+    lower = {c.name: (c.name == driver.name) | (c.rank < driver.rank) for c in config.components}
+    state = release(state, node, row, {name: leaf | goes for name, goes in lower.items()})
     state, parent = remove_leaf(state, jnp.where(leaf, node, NULL))
-    return state.refresh(node).refresh(jnp.where(parent > 0, parent, NULL))
+    return state.refresh(node, jnp.where(parent > 0, parent, NULL))
 
 
 def evict(state: CacheState, targets: dict[str, jax.Array]) -> tuple[CacheState, Evicted]:
     """Frees at least `targets[name]` (i32[], slots) per component, the least valuable first, if that much can go.
 
-    What one component's eviction frees of the others counts toward their targets. Leaves go whole, so more may be
-    freed than asked; falling short is no error, the result tells. Nothing locked is ever freed. Cost: O(log nodes) and
-    the slots freed, per victim.
+    What one component's eviction frees of the others counts toward their targets. Nodes that no session refers to go
+    before all others. Leaves go whole, so more may be freed than asked; falling short is no error, the result tells.
+    Nothing locked is ever freed. Cost: O(log nodes) and the slots freed, per victim.
     """
     config = state.config
     for name in targets:

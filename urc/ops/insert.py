@@ -11,8 +11,9 @@ from urc.arguments import MAX_INT32
 from urc.components.base import Insertion
 from urc.errors import Status
 from urc.ops.compact import compact
+from urc.ops.overlap import Insertions, cut_path, overlap_path, planned_cuts, thin
 from urc.ops.path import refresh_path, stamp, walk_up
-from urc.ops.split import split
+from urc.ops.split import cut_node
 from urc.ops.walk import padded, walk, whole_pages
 from urc.state import ROOT, CacheState, NodeRef, empty_row
 from urc.tables import children
@@ -25,6 +26,7 @@ class Inserted(struct.PyTreeNode):
     status: jax.Array  # i32[], a `Status`
     prefix_len: jax.Array  # i32[], tokens of the key that the tree held already
     node: NodeRef  # ends where the key's whole pages end
+    existed: dict[str, jax.Array]  # bool[]: the end node had this component's value before
     freed: dict[str, tuple[jax.Array, jax.Array]]  # (start, count) i32[]: what was freed, as a run of the pool
 
 
@@ -70,25 +72,35 @@ def insert(
     length = jnp.clip(length, 0, key.shape[0])
     given = {c.name: length for c in config.components} | (given or {})
     given = {n: jnp.clip(jnp.asarray(count, jnp.int32), 0, slots[n].shape[0]) for n, count in given.items()}
-    evicted_len = {c.name: jnp.int32(0) for c in config.components} | (evicted_len or {})
     slots = {name: jnp.pad(jnp.asarray(held), (0, CHUNK), constant_values=NULL) for name, held in slots.items()}
     key_len = whole_pages(length, config)
     key = padded(key, config)
+    handed: Insertions = {
+        c.name: Insertion(
+            slots=slots[c.name],
+            prev_len=prev_len,
+            evicted_len=jnp.asarray((evicted_len or {}).get(c.name, 0), jnp.int32),
+            given_len=given[c.name],
+            key_len=key_len,
+            prefix_len=jnp.int32(0),
+            applies=jnp.bool_(True),
+        )
+        for c in config.components
+    }
 
     # Where does it go, and does it fit?
     def find(state: CacheState) -> dict[str, Any]:
         found = walk(config, state.nodes, state.heads, state.tokens, key, key_len, namespace)
-        scalars = state.scalars.get(0)
-        return {"found": found, "scalars": scalars}
+        cuts, count = planned_cuts(config, state.nodes, found, handed)
+        return {"found": found, "cuts": cuts, "count": count, "scalars": state.scalars.get(0)}
 
     plan = read_first(state.true(), find, state)
-    found, scalars = plan["found"], plan["scalars"]
+    found, scalars, cuts = plan["found"], plan["scalars"], plan["cuts"]
     prefix_len, made = found.length, key_len - found.length
-    needed = (found.cut > 0).astype(jnp.int32) + (made > 0)
+    needed = (found.cut > 0).astype(jnp.int32) + (made > 0) + plan["count"]
     well_formed = jnp.bool_(True)
     for component in config.components:
-        name = component.name
-        well_formed = well_formed & component.well_formed(slots[name], prev_len, given[name])
+        well_formed = well_formed & component.well_formed(handed[component.name])
     status = jnp.where(
         (prev_len > prefix_len) | (prev_len < 0),
         Status.BAD_PREFIX,
@@ -102,7 +114,7 @@ def insert(
     applies = status == Status.OK
     grows = applies & (made > 0)
     state = compact(state, grows & (made > config.arena_tokens - scalars["arena_top"]))
-    state, front = split(state, jnp.where(applies, found.deepest, NULL), found.cut)
+    state, front = cut_node(state, jnp.where(applies, found.deepest, NULL), found.cut)
     parent = jnp.where(front >= 0, front, found.deepest)
 
     state, now = state.tick(applies & (key_len > 0))
@@ -149,45 +161,47 @@ def insert(
         free_head=jnp.where(grows, plan["free_row"]["next"], scalars["free_head"]),
         free_nodes=scalars["free_nodes"] - grows,
     )
-    freed = {}
+    before = {c.name: state.ledger(c, state.scalars.get(0))["used"] for c in config.components}
+    old = applies & ~grows & (key_len > 0)
+    existed = {c.name: old & c.has_value(parent_row) for c in config.components}
+    handed = {n: each._replace(prefix_len=prefix_len, applies=applies) for n, each in handed.items()}
     for component in config.components:
-        before = state.ledger(component, state.scalars.get(0))
-        store, ledger, row = component.commit(
-            state.stores[component.name],
-            before,
-            row,
-            Insertion(
-                slots=slots[component.name],
-                prev_len=prev_len,
-                prefix_len=prefix_len,
-                key_len=key_len,
-                given_len=given[component.name],
-                evicted_len=jnp.asarray(evicted_len[component.name], jnp.int32),
-                applies=applies,
-            ),
-        )
+        name, ledger = component.name, state.ledger(component, state.scalars.get(0))
+        store, ledger, row = component.commit(state.stores[name], ledger, row, handed[name])
         state = state.with_store(component, store, ledger)
-        freed[component.name] = (ledger["used"], before["used"] - ledger["used"])
     nodes = state.nodes.put(jnp.where(applies & (end != ROOT), end, NULL), row)
     nodes = nodes.set(jnp.where(grows, parent, NULL), children=parent_row["children"] + 1)
+    state = state.replace(nodes=nodes)
 
-    # The path has been used once more.
+    # The nodes of the key take what is theirs, and have been used once more.
+    node = jnp.where(applies, end, NULL)
+    state = cut_path(state, node, jnp.where(applies, cuts, 0))
+    state, adopted_from = overlap_path(state, node, handed, now)
+
     def visit(row: Row) -> Row:
-        row = stamp(row, state, key_len, now)
+        row = stamp(row, config, key_len, now)
         return row | {
             "hits": row["hits"] + ((row["end"] > inserted_len) & (row["hits"] < MAX_INT32)),
             "priority": jnp.maximum(row["priority"], priority),
             "longest": jnp.maximum(row["longest"], key_len),
         }
 
-    state = state.replace(nodes=walk_up(nodes, jnp.where(applies, end, NULL), visit))
-    state = refresh_path(state, jnp.where(applies, end, NULL), key_len)
-    state = state.refresh(jnp.where(grows & (parent > 0), parent, NULL))
+    state = state.replace(nodes=walk_up(state.nodes, node, visit))
+    changed_from = jnp.minimum(prefix_len, adopted_from)  # what ends there may be new, or has been a leaf
+    state = refresh_path(
+        state, node, key_len, above=changed_from - 1, also=(jnp.where(front >= 0, found.deepest, NULL),)
+    )
+    for component in config.components:
+        new = component.has_value(row) & ~existed[component.name]
+        state = thin(state, jnp.where(new, node, NULL), component)
+    scalars = state.scalars.get(0)
+    after = {c.name: state.ledger(c, scalars)["used"] for c in config.components}
     return state.drained(), Inserted(
         status=status,
         prefix_len=prefix_len,
         node=NodeRef(index=end, generation=row["generation"]),
-        freed=freed,
+        existed=existed,
+        freed={name: (used, before[name] - used) for name, used in after.items()},
     )
 
 

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
+from urc.config import CacheConfig
 from urc.errors import Stop
-from urc.ops.path import stamp, walk_up
-from urc.ops.split import split
+from urc.ops.path import NOTHING, refresh_path, stamp, walk_up
+from urc.ops.split import cut_node
 from urc.ops.walk import Walk, front_part, key_length, padded, walk
 from urc.state import CacheState, NodeRef
 from urc.tables.packed import CHUNK, NULL, read_first, select
@@ -21,6 +22,7 @@ class Match(struct.PyTreeNode):
     full_len: jax.Array  # how far the first component alone would go
     hits: dict[str, jax.Array]  # how far each component alone would go
     slots: dict[str, jax.Array]  # i32[K] per component, by position in the key; NULL from `device_len` on
+    branching_len: jax.Array  # a state left there would let the next such request hit up to there; 0: nowhere
     stop: jax.Array  # i32[], a `Stop`
 
 
@@ -32,12 +34,20 @@ def read_slots(state: CacheState, node: jax.Array, cut: jax.Array, width: int) -
         out, at = carry
         row = state.nodes.get(at)
         row = select((at == node) & (cut > 0), front_part(row, cut, config)[0], row)
-        read = {c.name: c.read(state.stores[c.name], row, out[c.name]) for c in config.components}
+        read = {c.name: c.read(state.stores[c.name], row, end, out[c.name]) for c in config.components}
         return read, row["parent"]
 
+    row = state.nodes.get(node)
+    end = row["end"] - jnp.where(cut > 0, row["length"] - cut, 0)
     empty = {c.name: jnp.full(width + CHUNK, NULL, jnp.int32) for c in config.components}
     out, _ = lax.while_loop(lambda carry: carry[1] > 0, body, (empty, node))
     return {name: slots[:width] for name, slots in out.items()}
+
+
+def _branching(config: CacheConfig, full_len: jax.Array, device_len: jax.Array) -> jax.Array:
+    """The last position in what Full has at which a request can leave a state, if it lies beyond the usable ones."""
+    position = full_len // config.alignment * config.alignment
+    return jnp.where(position > device_len, position, 0)
 
 
 def _walk(state: CacheState, key: jax.Array, length: jax.Array, namespace: jax.Array) -> Walk:
@@ -54,24 +64,27 @@ def _walks(
     return jax.vmap(lambda *query: _walk(state, *query))(*queries), queries
 
 
-def _settle(state: CacheState, found: Walk, width: int) -> tuple[CacheState, Match]:
+def settle(state: CacheState, found: Walk, width: int) -> tuple[CacheState, Match]:
     """What a match does once the walk is known: split where it ended, touch the path, read the slots."""
-    state, front = split(state, found.deepest, found.cut)
+    state, front = cut_node(state, found.deepest, found.cut)
     # The deepest usable prefix may be the front part; without it, it is the deepest that ends at a node.
     inside = (found.usable == found.deepest) & (found.cut > 0)
     missed = inside & (front < 0)
     node = jnp.where(missed, found.whole, jnp.where(inside, front, found.usable))
     length = jnp.where(missed, found.whole_len, found.usable_len)
     state, now = state.tick(length > 0)
-    state = state.replace(nodes=walk_up(state.nodes, node, lambda row: stamp(row, state, length, now)))
-    state = state.refresh(jnp.where(node > 0, node, NULL))
-    base = state.config.components[0].name
+    config, base = state.config, state.config.components[0].name
+    state = state.replace(nodes=walk_up(state.nodes, node, lambda row: stamp(row, config, length, now)))
+    parts = (front, jnp.where(front >= 0, found.deepest, NULL))
+    state = refresh_path(state, node, length, above=NOTHING, also=parts)
     ref, slots = read_first(state.true(), lambda s: (s.ref(node), read_slots(s, node, jnp.int32(0), width)), state)
     state = state.after(ref.generation, *(jnp.sum(held[:1]) for held in slots.values()))
+    full_len = jnp.where(missed, length, found.hits[base])
     return state, Match(
         node=ref,
         device_len=length,
-        full_len=jnp.where(missed, length, found.hits[base]),
+        full_len=full_len,
+        branching_len=_branching(config, full_len, length),
         hits={name: jnp.where(missed, jnp.minimum(hit, length), hit) for name, hit in found.hits.items()},
         slots=slots,
         stop=jnp.where(missed, Stop.NO_FREE_NODE, found.stop).astype(jnp.int32),
@@ -97,7 +110,7 @@ def match_prefix(
     namespace = jnp.asarray(namespace, jnp.int32)
     length = key_length(length, key, state.config)
     found = read_first(state.true(), _walk, state, padded(key, state.config), length, namespace)
-    return _settle(state, found, key.shape[0])
+    return settle(state, found, key.shape[0])
 
 
 def match_prefixes(
@@ -114,7 +127,7 @@ def match_prefixes(
         planned, asked = query
         again = (planned.cut > 0) & (state.nodes.get(planned.deepest)["length"] != planned.inside_len)
         found = lax.cond(again, lambda s: _walk(s, *asked), lambda _: planned, state)
-        return _settle(state, found, keys.shape[1])
+        return settle(state, found, keys.shape[1])
 
     return lax.scan(step, state, (walks, queries))
 
@@ -122,10 +135,12 @@ def match_prefixes(
 def _probed(state: CacheState, found: Walk, width: int) -> Match:
     """The result of a walk that changes nothing."""
     cut = jnp.where(found.usable == found.deepest, found.cut, 0)
+    full_len = found.hits[state.config.components[0].name]
     return Match(
         node=state.ref(found.usable),
         device_len=found.usable_len,
-        full_len=found.hits[state.config.components[0].name],
+        full_len=full_len,
+        branching_len=_branching(state.config, full_len, found.usable_len),
         hits=found.hits,
         slots=read_slots(state, found.usable, cut, width),
         stop=found.stop,

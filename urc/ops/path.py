@@ -6,8 +6,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from urc.components.base import Component
+from urc.config import CacheConfig
 from urc.state import CacheState
-from urc.tables.packed import NULL, Row, Table, read_first
+from urc.tables.packed import NULL, Row, Table
+
+NOTHING = 2**31 - 1
+"""A position beyond every node's end: from there on, there is nothing."""
 
 
 def walk_up(nodes: Table, node: jax.Array, visit: Callable[[Row], Row]) -> Table:
@@ -21,35 +26,38 @@ def walk_up(nodes: Table, node: jax.Array, visit: Callable[[Row], Row]) -> Table
     return lax.while_loop(lambda carry: carry[1] > 0, body, (nodes, node))[0]
 
 
-def stamp(row: Row, state: CacheState, end: jax.Array, now: tuple[jax.Array, jax.Array]) -> Row:
+def touched(row: Row, component: Component, now: tuple[jax.Array, jax.Array], applies: jax.Array) -> Row:
+    """The row after an access by one component at the time `now`, where it `applies` (bool[])."""
+    columns = [component.column(field) for field in ("stamp_hi", "stamp_lo")]
+    words = zip(columns, now, strict=True)
+    return row | {column: jnp.where(applies, word, row[column]) for column, word in words}
+
+
+def stamp(row: Row, config: CacheConfig, end: jax.Array, now: tuple[jax.Array, jax.Array]) -> Row:
     """The row after a use of the path up to `end` (i32[], tokens) at the time `now`."""
-    for component in state.config.components:
-        touched = component.touches(row, end)
-        for field, word in zip(("stamp_hi", "stamp_lo"), now, strict=True):
-            column = component.column(field)
-            row = row | {column: jnp.where(touched, word, row[column])}
+    for component in config.components:
+        row = touched(row, component, now, component.touches(row, end, config.page_size))
     return row
 
 
-def refresh_path(state: CacheState, node: jax.Array, end: jax.Array) -> CacheState:
-    """Puts the nodes of the path up to `node` (i32[]) that a use or a lock has changed where they now belong.
+def refresh_path(
+    state: CacheState, node: jax.Array, end: jax.Array, *, above: jax.Array | int, also: tuple[jax.Array, ...] = ()
+) -> CacheState:
+    """Puts the nodes of the path up to `node` (i32[], NULL: none) that have changed where they now belong.
 
-    Only a path's last node can be a leaf. Of the nodes above it, those matter that a component reads or touches which
-    evicts from internal nodes too; they are the path's lower part, so the climb ends where they do.
+    Only a path's last node can be a leaf. Of the nodes above it, those matter that end beyond `above` (i32[], tokens),
+    and those that a component touches, using the path up to `end`, which evicts from internal nodes too; they are the
+    path's lower part, so the climb ends where they do. `also`: nodes (i32[], NULL: none) beside it.
     """
-    state = state.refresh(jnp.where(node > 0, node, NULL))
-    inner = [component for component in state.config.components if component.evicts_internal]
-    if not inner:
-        return state
+    config = state.config
+    inner = [component for component in config.components if component.evicts_internal]
 
-    def step(carry: tuple[CacheState, jax.Array, jax.Array]) -> tuple[CacheState, jax.Array, jax.Array]:
-        state, at, _ = carry
-        row = read_first(state.true(), lambda nodes: nodes.get(at), state.nodes)
-        used = jnp.bool_(False)
+    def climb(nodes: Table, at: jax.Array) -> jax.Array:
+        parent = nodes.get(at)["parent"]
+        row = nodes.get(parent)
+        goes_on = row["end"] > above
         for component in inner:
-            used = used | component.reads(row, end) | component.touches(row, end)
-        return state.refresh(jnp.where(used, at, NULL)), jnp.where(used, row["parent"], NULL), used
+            goes_on = goes_on | component.touches(row, end, config.page_size)
+        return jnp.where((parent > 0) & goes_on, parent, NULL)
 
-    above = read_first(state.true(), lambda nodes: nodes.get(node)["parent"], state.nodes)
-    first = (state, jnp.where(node > 0, above, NULL), jnp.bool_(True))
-    return lax.while_loop(lambda carry: carry[1] > 0, step, first)[0]
+    return state.refresh(*also, jnp.where(node > 0, node, NULL), climb=climb)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from urc.ops.path import touched
 from urc.ops.walk import front_part
 from urc.state import CacheState
 from urc.tables import children
@@ -16,6 +17,14 @@ def split(state: CacheState, node: jax.Array, cut: jax.Array) -> tuple[CacheStat
     Returns the state and the row of the front part, NULL if nothing was done: `cut` does not lie inside the node,
     or no row is free. The front part is new and takes the node's place under its parent; the rear part keeps the
     node's row. Not an access, except for components whose `split_refreshes`.
+    """
+    state, front = cut_node(state, node, cut)
+    return state.refresh(front, jnp.where(front >= 0, node, NULL)), front
+
+
+def cut_node(state: CacheState, node: jax.Array, cut: jax.Array) -> tuple[CacheState, jax.Array]:
+    """`split`, but for the victim orders: both parts have other lengths than the node had, and so perhaps another
+    place in them, and are the caller's to refresh.
     """
     config = state.config
     page = config.page_size
@@ -48,8 +57,8 @@ def split(state: CacheState, node: jax.Array, cut: jax.Array) -> tuple[CacheStat
     refreshing = [component for component in config.components if component.split_refreshes]
     if refreshing:
         state, now = state.tick(applies)
-        stamps = {c.column(f"stamp_{word}"): now[i] for c in refreshing for i, word in enumerate(("hi", "lo"))}
-        front, rear = front | stamps, rear | stamps
+        for component in refreshing:
+            front, rear = (touched(row, component, now, jnp.bool_(True)) for row in (front, rear))
 
     # The front takes the node's place in its bucket, whose chain may start with it; then the rear joins its own.
     leads = before < 0
@@ -69,10 +78,4 @@ def split(state: CacheState, node: jax.Array, cut: jax.Array) -> tuple[CacheStat
         free_head=jnp.where(applies, plan["free_row"]["next"], scalars["free_head"]),
         free_nodes=scalars["free_nodes"] - applies,
     )
-
-    # Both parts have other lengths than the node had, and so perhaps another place in the orders.
-    def again(state: CacheState) -> dict[str, jax.Array]:
-        return state.refresh(front_index).refresh(node).orders()
-
-    orders = lax.cond(applies, again, lambda state: state.orders(), state)
-    return state.with_orders(orders), front_index
+    return state, front_index

@@ -139,18 +139,26 @@ def walk(
     resumes = {component.name: component.start() for component in config.components}
     first_step = (Row.of(start | {"candidate": first, "edge": edge}), resumes)
     end, _ = lax.while_loop(lambda carry: carry[0]["candidate"] >= 0, body, first_step)
+    usable_len = end["usable_len"]
     stop = jnp.where(
         end["pos"] == length,
         Stop.KEY_EXHAUSTED,
         jnp.where(end["cut"] > 0, Stop.DIVERGED, Stop.NO_CHILD),
     )
+    short = jnp.int32(
+        NULL
+    )  # the least that a component alone could resume at; of two, that of the higher rank says why
+    for component in sorted(config.components, key=lambda component: component.rank):
+        hit = end[hit_of(component.name)]
+        shorter = (usable_len < end["pos"]) & ((short < 0) | (hit <= short))
+        stop, short = jnp.where(shorter, component.stop, stop), jnp.where(shorter, hit, short)
     return Walk(
         deepest=end["deepest"],
         cut=end["cut"],
         inside_len=end["inside_len"],
         length=end["pos"],
         usable=end["usable"],
-        usable_len=end["usable_len"],
+        usable_len=usable_len,
         whole=end["whole"],
         whole_len=end["whole_len"],
         hits={component.name: end[hit_of(component.name)] for component in config.components},

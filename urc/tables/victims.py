@@ -16,7 +16,7 @@ from jax import lax
 from urc.tables.packed import NULL, Row, Table
 
 BLOCK = 128
-WORDS = 4
+WORDS = 5
 """int32 words of a key, compared in order."""
 
 Key = tuple[jax.Array, ...]

@@ -1,0 +1,166 @@
+"""Who owns the state: it is updated in place, kept, rolled back, looked at and checked."""
+
+import dataclasses
+import itertools
+import operator
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from urc import state as states
+from urc import view
+from urc.arguments import MAX_INT32, Namespaces
+from urc.config import CacheConfig
+from urc.errors import InvalidInput
+from urc.ledger import SlotLedger, holds_lock, usable_state
+from urc.results import NodeView, Receipt, Request, Sizes, node_handle, node_parts, node_views
+from urc.state import CacheState
+
+_LOST = 2**30
+_handles = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True)
+class Hold:
+    """A lock that is out: its receipt, from where on it holds each component, and what was given back early."""
+
+    receipt: Receipt
+    since: tuple[int, ...]
+    early: frozenset[str] = frozenset()
+
+
+class StateOwner:
+    """One state, the receipts that are out, and the book of who holds which slot."""
+
+    def __init__(self, config: CacheConfig) -> None:
+        if not isinstance(config, CacheConfig):
+            raise InvalidInput(f"UnifiedRadixCache takes a urc.CacheConfig, got {type(config).__name__}")
+        self.config = config
+        self._names = tuple(c.name for c in config.components)
+        self._id = next(_handles)
+        self._serials = itertools.count()
+        self._namespaces = Namespaces()
+        self._snapshots: dict[int, tuple[weakref.ref, dict[int, Hold]]] = {}
+        self._holds: dict[int, Hold] = {}
+        self._streaming: dict[int, Request | None] = {}  # streaming sessions, and the request that waits in each
+        self._shared, self._epoch = False, 0
+        self._state = states.init(config)
+        self._ledgers = {name: SlotLedger(name, config.pool_size(name)) for name in self._names}
+
+    @property
+    def state(self) -> CacheState:
+        """The state: keep it to roll back to, or hand it to `urc.ops`. The cache goes on with a copy of it.
+
+        What donates it takes it away from the cache too: assign the result, or donate a copy.
+        """
+        self._current()
+        self._shared = True
+        key = id(self._state)
+        self._snapshots[key] = (
+            weakref.ref(self._state, lambda _, key=key, kept=self._snapshots: kept.pop(key, None)),
+            dict(self._holds),
+        )
+        return self._state
+
+    @state.setter
+    def state(self, state: CacheState) -> None:
+        """Goes on from `state`, a snapshot of this cache or what `urc.ops` made of one.
+
+        The receipts that were live at a snapshot are live again. Of any other state, those stay live whose lock it
+        holds. Node handles from after the snapshot are void: do not use them.
+        """
+        snapshot, state = state, usable_state(state, self._state, self._namespaces)
+        ledgers = {c.name: SlotLedger.of(c, state) for c in self.config.components}
+        reference, holds = self._snapshots.get(id(snapshot), (lambda: None, None))
+        if reference() is not snapshot or holds is None:
+            holds = {s: h for s, h in self._holds.items() if holds_lock(state, *node_parts(h.receipt.node))}
+        self._state, self._shared, self._holds, self._ledgers = state, True, dict(holds), ledgers
+
+    def reset(self) -> None:
+        """Empties the cache: every slot of its own pools is free; all receipts, requests, sessions, nodes are void."""
+        if self._state.heads.is_deleted():
+            self._epoch += _LOST  # how often rows have changed hands is not known any more
+        else:
+            tables = (self._state.nodes, self._state.sessions)
+            last = max(int(np.asarray(t.data)[:, t.columns.index("generation")].max()) for t in tables)
+            self._epoch = last + 1
+        self._epoch &= MAX_INT32
+        self._state, self._shared, self._holds = states.init(self.config, generation=self._epoch), False, {}
+        self._ledgers = {name: SlotLedger(name, self.config.pool_size(name)) for name in self._names}
+        self._streaming = {}
+
+    def sizes(self) -> dict[str, Sizes]:
+        """Per component: free, evictable and protected slots."""
+        table = self._current().scalars
+        scalars = dict(zip(table.columns, np.asarray(table.data)[0].tolist(), strict=True))
+        out = {}
+        for name in self._names:
+            size = self.config.pool_size(name)
+            free = None if size is None else size - scalars[f"{name}.used"]
+            out[name] = Sizes(free, scalars[f"{name}.evictable"], scalars[f"{name}.protected"])
+        return out
+
+    def check(self) -> None:
+        """Raises `InvariantError` if any invariant of the state, or of the slots that callers hold, is broken."""
+        view.check(self._current())
+        for component in self.config.components:
+            self._ledgers[component.name].check(SlotLedger.of(component, self._state))
+
+    def tree(self) -> list[NodeView]:
+        """All nodes, each after its parent, siblings by namespace and key."""
+        return node_views(view.nodes(self._current()), self._namespaces.name)
+
+    def access_order(self, name: str) -> list[int]:
+        """Nodes that hold a component's value, the most recently accessed first."""
+        self.config.component(name)
+        self._current()
+        generations = np.asarray(self._state.nodes.data)[:, self._state.nodes.columns.index("generation")]
+        return [node_handle(i, int(generations[i])) for i in view.access_order(self._state, name)]
+
+    def pretty(self) -> str:
+        """The tree as text."""
+        return view.pretty(self._current(), self._namespaces.name)
+
+    def _donate(self) -> CacheState:
+        """The state to be updated in place: a copy, if somebody else holds it."""
+        self._current()
+        if self._shared:
+            self._state, self._shared = jax.tree.map(jnp.copy, self._state), False
+        return self._state
+
+    def _current(self) -> CacheState:
+        """The state, if there is one."""
+        if self._state.heads.is_deleted():
+            raise RuntimeError(
+                "the cache has lost its state: an update was interrupted, or somebody donated `cache.state` "
+                "without assigning the result; assign a state to go on from, or reset()"
+            )
+        return self._state
+
+    def _owned(self, name: str) -> None:
+        self.config.component(name)
+        if self.config.pool_size(name) is None:
+            raise InvalidInput(f"the pool of {name!r} is the caller's own: pools[{name!r}] is None")
+
+    def _node(self, node: int) -> tuple[int, int]:
+        try:
+            number = -1 if isinstance(node, bool) else operator.index(node)
+        except TypeError:
+            number = -1
+        if number < 0:
+            raise InvalidInput(f"a node is what a match or an insert returned, got {node!r}")
+        index, generation = node_parts(number)
+        if index >= self.config.max_nodes or generation > MAX_INT32 or (index == states.ROOT and generation):
+            raise InvalidInput(f"{node} is not a node of this cache")
+        return index, generation if index else self._root_generation()
+
+    def _root_generation(self) -> int:
+        return int(np.asarray(self._state.nodes.data)[states.ROOT, self._state.nodes.columns.index("generation")])
+
+    def _freed(self, name: str, start: int, count: int) -> np.ndarray:
+        component = self.config.component(name)
+        if not count:
+            return np.empty(0, np.int32)
+        return np.array(np.asarray(component.pool(self._state.stores[name]))[start : start + count])

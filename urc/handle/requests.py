@@ -1,0 +1,322 @@
+"""A request's life: begin, extend, commit, abort. Each is one compiled call, and leaves the ledger closed."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from urc import compiled
+from urc.arguments import Namespace, Tokens, count, padded_key, tokens_of, width
+from urc.errors import CacheFull, InvalidInput, InvariantError, Status
+from urc.handle.sessions import SessionCalls
+from urc.results import CommitResult, MatchResult, Receipt, Request, node_handle
+
+
+class RequestCalls(SessionCalls):
+    """What a scheduler does with a request. The pools must be the cache's own."""
+
+    def begin(self, tokens: Tokens, namespace: Namespace = None, session: int | None = None) -> Request:
+        """Starts a request: matches `tokens`, locks what it matched, takes slots for what it writes into.
+
+        CacheFull, and nothing changed, if there is no such slot. `session`: refers to what the request commits.
+        """
+        request = self.begin_all([tokens], [namespace], [session])[0]
+        if request is None:
+            names = [c.name for c in self.config.components if c.copies_on_write]
+            raise CacheFull(f"POOL_EMPTY: no free or evictable slot of {names} to write into: finish a request first")
+        return request
+
+    def begin_all(
+        self,
+        keys: Sequence[Tokens],
+        namespaces: Sequence[Namespace] | None = None,
+        sessions: Sequence[int | None] | None = None,
+    ) -> list[Request | None]:
+        """`begin` of each key in order, in one call; None for one that finds no slot to write into."""
+        self._demand_owned()
+        number, (padded, where) = self._batch(keys, namespaces)
+        spaces = [None] * number if namespaces is None else list(namespaces)
+        sessions = [None] * number if sessions is None else list(sessions)
+        if len(sessions) != number:
+            raise InvalidInput(f"{number} keys need as many sessions, or None for each, got {len(sessions)}")
+        for session in sessions:
+            if session is not None:
+                self._session(session)
+        if not number:
+            return []
+        where[number:, 0] = -1
+        before = self._used()
+        if number == 1:
+            self._state, (numbers, slots) = compiled.begin(self._donate(), padded[0], where[0])
+            rows, slots = [np.asarray(numbers).tolist()], {name: np.asarray(a)[None] for name, a in slots.items()}
+        else:
+            self._state, (numbers, slots) = compiled.begins(self._donate(), padded, where)
+            rows, slots = np.asarray(numbers).tolist(), {name: np.asarray(a) for name, a in slots.items()}
+        self._settle_freed(before)
+        return [
+            self._begun(rows[i], {name: a[i] for name, a in slots.items()}, spaces[i], sessions[i])
+            for i in range(number)
+        ]
+
+    def extend(self, request: Request, n: int) -> bool:
+        """Gives a request slots for `n` more tokens, evicting what they are short of.
+
+        False, and no effect, if the unlocked nodes do not hold as much: retract or finish a request first.
+        """
+        self._live(request)
+        more = count("n", n)
+        end = count("the tokens of a request", request.length + more, 0, self.config.max_key_len)
+        counts = [c.needed(request.length, end) for c in self.config.components]
+        if any(n > self.config.pool_room(name) for n, name in zip(counts, self._names, strict=True)):
+            return False
+        before = self._used()
+        widths = tuple(
+            0 if c.copies_on_write else width(n) for c, n in zip(self.config.components, counts, strict=True)
+        )
+        self._state, status, slots = compiled.reserve(self._donate(), np.array(counts, np.int32), widths=widths)
+        self._settle_freed(before)
+        if int(np.asarray(status)) != Status.OK:
+            return False
+        for j, name in enumerate(self._names):
+            if name in slots:
+                taken = np.array(np.asarray(slots[name])[: counts[j]])
+                self._ledgers[name].take(taken)
+                request.slots[name] = np.concatenate([request.slots[name], taken])
+        request.length = end
+        return True
+
+    def slide(self, request: Request, computed: int) -> dict[str, np.ndarray]:
+        """Gives back what no token of a request from position `computed` on reads: slots, and the lock of a window.
+
+        `computed`: its tokens so far whose computation is final. Returns the slots freed, per component.
+        """
+        self._live(request)
+        freed = {}
+        for component in self.config.components:
+            name, page = component.name, self.config.page_size
+            upto = component.outlived(min(count("computed", computed), request.length)) // page * page
+            if not component.gives_up or upto <= request.given_up.get(name, 0):
+                continue
+            first, last = self._own_from(request, name), component.needed(0, upto)
+            freed[name] = request.slots[name][first:last].copy()
+            if len(freed[name]):
+                self.free(name, freed[name])
+            request.slots[name][:last] = -1
+            request.given_up[name] = upto
+            if upto >= request.committed and name not in self._hold(request.receipt).early:
+                self.release_early(request.receipt, name)
+        return freed
+
+    def commit_unfinished(
+        self, request: Request, tokens: Tokens, *, leave_state: bool = True, priority: int = 0
+    ) -> CommitResult:
+        """Puts what a request has computed so far into the tree; it goes on, and holds that.
+
+        `tokens`: all of its tokens that are computed, from the first. `leave_state`: where they are whole pages, the
+        state after them may stay in the tree, in a slot taken for it: `copies` says where to copy it to. From then on
+        the request uses `request.slots`.
+        """
+        return self._commit(request, tokens, finished=False, leave_state=leave_state, priority=priority)
+
+    def commit_finished(self, request: Request, tokens: Tokens, *, priority: int = 0) -> CommitResult:
+        """Puts all that a request has computed into the tree; the request is over, and all that it held is released.
+
+        `tokens`: all of its tokens that are computed. Its own state stays if they are whole pages. In a streaming
+        session the request is not over: `resume` goes on with it.
+        """
+        self._live(request)
+        session = request.session
+        if session is None or session not in self._streaming:
+            return self._commit(request, tokens, finished=True, leave_state=True, priority=priority)
+        done = self._commit(request, tokens, finished=False, leave_state=True, priority=priority)
+        self._streaming[session] = request
+        return done
+
+    def abort(self, request: Request) -> None:
+        """Drops a request: its slots come back, and its lock goes."""
+        self._live(request)
+        own = self._own(request)
+        buffers = {name: np.full(width(len(held)), -1, np.int32) for name, held in own.items()}
+        for name, held in own.items():
+            buffers[name][: len(held)] = held
+        counts = np.array([len(own[name]) for name in self._names], np.int32)
+        self._state, status = compiled.abort(
+            self._donate(), buffers, counts, self._numbers(self._hold(request.receipt))
+        )
+        if (code := int(np.asarray(status))) != Status.OK:
+            raise InvariantError(f"a live receipt could not be released: {Status(code).name}")
+        for name, held in own.items():
+            self._ledgers[name].give(held)
+        self._over(request)
+
+    # -- streaming -----------------------------------------------------------------------------------------------
+
+    def open_session(self, *, streaming: bool = False) -> int:
+        """Opens a session, which refers to nothing yet; CacheFull if `max_sessions` are open.
+
+        `streaming`: one request goes on through all turns, and what it holds stays locked in between: see `resume`.
+        """
+        session = super().open_session()
+        if streaming:
+            self._streaming[session] = None
+        return session
+
+    def close_session(self, session: int) -> bool:
+        """The session refers to nothing any more; a request that waits in it is aborted. False if closed before."""
+        waiting = self._streaming.get(session)
+        if waiting is not None:
+            self.abort(waiting)
+        self._streaming.pop(session, None)
+        return super().close_session(session)
+
+    def resume(self, session: int) -> Request:
+        """The request that waits in a streaming session, to be extended by the next turn: no walk, no call, O(1)."""
+        self._session(session)
+        waiting = self._streaming.get(session)
+        if waiting is None:
+            raise InvalidInput(f"no request waits in session {session}: `begin` one, or finish it first")
+        self._live(waiting)
+        self._streaming[session] = None
+        return waiting
+
+    # -- within --------------------------------------------------------------------------------------------------
+
+    def _demand_owned(self) -> None:
+        for name in self._names:
+            self._owned(name)
+
+    def _live(self, request: Request) -> None:
+        """InvalidInput unless a request is running."""
+        if not isinstance(request, Request):
+            raise InvalidInput(f"this takes the Request that begin returned, got {type(request).__name__}")
+        if request.over:
+            raise InvalidInput("this request is over")
+        self._hold(request.receipt)
+
+    def _used(self) -> dict[str, int]:
+        """Slots that are not free, per component."""
+        table = self._current().scalars
+        row = np.asarray(table.data)[0]
+        return {name: int(row[table.columns.index(f"{name}.used")]) for name in self._names}
+
+    def _settle_freed(self, before: Mapping[str, int]) -> None:
+        """Notes in the book what a call has freed that is still free; what it took is noted by who took it."""
+        for component in self.config.components:
+            name, used = component.name, self._used()[component.name]
+            if used < before[name]:
+                pool = np.asarray(component.pool(self._state.stores[name]))
+                self._ledgers[name].give(pool[used : before[name]])
+
+    def _begun(
+        self, numbers: list[int], slots: Mapping[str, np.ndarray], space: Namespace, session: int | None
+    ) -> Request | None:
+        status, *numbers = numbers
+        if status != Status.OK:
+            return None
+        matched = 6 + len(self._names)
+        match: MatchResult = self._match_result(numbers[:matched], slots)
+        end, *rest = numbers[matched:]
+        since, own = rest[: len(self._names)], rest[len(self._names) :]
+        receipt: Receipt = self._locked(match.node, end, since)
+        rows, copies = {}, {}
+        for component in self.config.components:
+            name = component.name
+            rows[name] = match.slots[name].copy()
+            if component.copies_on_write:
+                rows[name] = np.array([own.pop(0)], np.int32)
+                self._ledgers[name].take(rows[name])
+                if len(match.slots[name]):
+                    copies[name] = int(match.slots[name][-1]), int(rows[name][0])
+        return Request(
+            match=match,
+            slots=rows,
+            copies=copies,
+            length=match.device_len,
+            committed=match.device_len,
+            receipt=receipt,
+            namespace=space,
+            session=session,
+        )
+
+    def _own_from(self, request: Request, name: str) -> int:
+        """Where a request's own slots of a component begin in its row."""
+        component = self.config.component(name)
+        return component.needed(0, max(request.committed, request.given_up.get(name, 0)))
+
+    def _own(self, request: Request) -> dict[str, np.ndarray]:
+        """The slots that a request holds itself."""
+        return {
+            c.name: request.slots[c.name][0 if c.copies_on_write else self._own_from(request, c.name) :]
+            for c in self.config.components
+        }
+
+    def _over(self, request: Request) -> None:
+        del self._holds[request.receipt.serial]
+        request.over = True
+
+    def _commit(
+        self, request: Request, tokens: Tokens, *, finished: bool, leave_state: bool, priority: int
+    ) -> CommitResult:
+        self._live(request)
+        config = self.config
+        key = tokens_of(tokens, config.max_key_len)
+        if not request.committed <= len(key) <= request.length:
+            raise InvalidInput(
+                f"{len(key)} tokens: the request has committed {request.committed} and has slots for {request.length}"
+            )
+        whole = len(key) // config.page_size * config.page_size
+        given = {}
+        for component in config.components:
+            # A last, partial page goes on with the request; so does a state, of which a copy stays.
+            some = component.copies_on_write or finished
+            held = request.slots[component.name]
+            given[component.name] = held if some else held[: component.needed(0, whole)]
+        space = self._namespaces.number(request.namespace)
+        padded, where = padded_key(key, space, config.page_size)
+        evicted = [request.given_up.get(name, 0) for name in self._names]
+        numbers = [
+            *(*where, request.committed, request.inserted, count("priority", priority, -(2**31))),
+            self._namespaces.stamp(space),
+            *(*(len(given[name]) for name in self._names), *evicted),
+            *self._numbers(self._hold(request.receipt)),
+            (finished or leave_state) and whole == len(key),
+        ]
+        before, buffers = self._used(), self._buffers(given, len(padded))
+        self._state, out, rows = compiled.commit(
+            self._donate(), padded, buffers, np.array(numbers, np.int32), finished=finished
+        )
+        status, prefix_len, index, generation, *rest = np.asarray(out).tolist()
+        self._demand_fits(status, request.committed, prefix_len)
+        each, (end, *rest) = rest[: 3 * len(self._names)], rest[3 * len(self._names) :]
+        since, left = rest[: len(self._names)], rest[len(self._names) :]
+        existed = {name: bool(each[3 * j]) for j, name in enumerate(self._names)}
+        node, adopted, freed, copies = node_handle(index, generation), {}, {}, {}
+        for component in config.components:
+            name = component.name
+            handed = given[name]
+            if not component.copies_on_write:
+                handed = component.handed_over(handed, request.committed, request.given_up.get(name, 0))
+            elif not finished:
+                kept = left.pop(0)
+                handed = np.array([kept] if kept >= 0 else [], np.int32)
+                copies |= {name: (int(given[name][0]), kept)} if kept >= 0 else {}
+            pool, used = np.asarray(component.pool(self._state.stores[name])), self._used()[name]
+            taken = 1 if component.copies_on_write else 0  # so far the stack may have gone up in between
+            adopted[name], freed[name] = self._ledgers[name].exchange(handed, pool[used : before[name] + taken])
+        del self._holds[request.receipt.serial]
+        if finished:
+            request.over = True
+        else:
+            request.receipt = self._locked(node, end, since)
+            self._rebase(request, whole, rows)
+        if request.session is not None:
+            self.advance_session(request.session, node)
+        return CommitResult(prefix_len, node, adopted, freed, existed, {} if finished else request.slots, copies)
+
+    def _rebase(self, request: Request, whole: int, rows: Mapping[str, np.ndarray]) -> None:
+        """The request uses the tree's slots for what it has committed, and its own from there on."""
+        request.committed = request.inserted = whole
+        for component in self.config.components:
+            if not component.copies_on_write:
+                name = component.name
+                mine = request.slots[name][component.needed(0, whole) :]
+                request.slots[name] = np.concatenate([component.matched(np.asarray(rows[name]), whole), mine])

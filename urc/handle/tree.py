@@ -1,0 +1,291 @@
+"""Calls that find, change and protect what is in the tree."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from urc import compiled
+from urc.arguments import (
+    MAX_INT32,
+    Namespace,
+    Tokens,
+    by_name,
+    count,
+    integers,
+    padded_key,
+    sequence,
+    tokens_of,
+    width,
+)
+from urc.errors import CacheFull, InvalidInput, InvariantError, Status, Stop
+from urc.handle.owner import Hold, StateOwner
+from urc.results import EvictResult, InsertResult, MatchResult, Receipt, node_handle
+
+
+class TreeCalls(StateOwner):
+    """match, probe, alloc, free, insert, evict, lock."""
+
+    def match_prefix(self, tokens: Tokens, namespace: Namespace = None) -> MatchResult:
+        """The longest cached prefix of `tokens` from which a request can resume; marks it as used.
+
+        `slots[name]` has `device_len` entries, i32, in order.
+        """
+        key, space = tokens_of(tokens, self.config.max_key_len), self._namespaces.number(namespace, new=False)
+        found = compiled.match_prefix(self._donate(), *padded_key(key, space, self.config.page_size))
+        self._state, numbers, slots = found
+        return self._match_result(np.asarray(numbers).tolist(), slots)
+
+    def match_prefixes(
+        self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None = None
+    ) -> list[MatchResult]:
+        """`match_prefix` of each key in order, in one call."""
+        count, batch = self._batch(keys, namespaces)
+        if not count:
+            return []
+        self._state, numbers, slots = compiled.match_prefixes(self._donate(), *batch)
+        return self._match_results(count, numbers, slots)
+
+    def probe(self, tokens: Tokens, namespace: Namespace = None) -> MatchResult:
+        """`match_prefix` without any side effect; `node` is the one in which the prefix ends."""
+        key, space = tokens_of(tokens, self.config.max_key_len), self._namespaces.number(namespace, new=False)
+        numbers, slots = compiled.probe(self._current(), *padded_key(key, space, self.config.page_size))
+        return self._match_result(np.asarray(numbers).tolist(), slots)
+
+    def probes(self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None = None) -> list[MatchResult]:
+        """`probe` of each key, in one call."""
+        count, batch = self._batch(keys, namespaces)
+        if not count:
+            return []
+        return self._match_results(count, *compiled.probes(self._current(), *batch))
+
+    def alloc(self, name: str, n: int) -> np.ndarray | None:
+        """`n` free slots of a component's pool (i32[n]) for the caller to hold, or None if fewer are free."""
+        self._owned(name)
+        wanted = count("n", n)
+        if wanted > self.config.pool_room(name):
+            return None
+        self._state, slots, status = compiled.alloc(self._donate(), name, np.int32(wanted), width=width(wanted))
+        if int(np.asarray(status)) != Status.OK:  # comparing the array itself would dispatch a program
+            return None
+        taken = np.array(np.asarray(slots)[:wanted])
+        self._ledgers[name].take(taken)
+        return taken
+
+    def free(self, name: str, slots: Sequence[int] | np.ndarray) -> None:
+        """Gives slots back that the caller holds."""
+        self._owned(name)
+        held = integers(f"slots of {name!r}", slots)
+        self._ledgers[name].demand_held(held)
+        padded = np.full(width(len(held)), -1, np.int32)
+        padded[: len(held)] = held
+        self._state = compiled.free(self._donate(), name, padded, np.int32(len(held)))
+        self._ledgers[name].give(held)
+
+    def insert(
+        self,
+        tokens: Tokens,
+        slots: Mapping[str, Sequence[int] | np.ndarray],
+        namespace: Namespace = None,
+        prev_prefix_len: int = 0,
+        inserted_len: int = 0,
+        evicted_len: Mapping[str, int] | None = None,
+        priority: int = 0,
+    ) -> InsertResult:
+        """Caches the whole pages of `tokens` and takes over all slots handed in.
+
+        Args:
+            tokens: the key.
+            slots: per component, one slot per token, or only those of the whole pages.
+            namespace: isolates keys from each other.
+            prev_prefix_len: tokens whose slots are the tree's own already, as matched before; they are ignored.
+            inserted_len: tokens that this same request has inserted before: what lies below counts no further hit.
+            evicted_len: per component, tokens whose slots the caller has given up before.
+            priority: raises that of the nodes on the path.
+
+        Returns:
+            What was there already, and of the slots handed over which the tree adopted and which were freed: into the
+            cache's own pool, or, where the caller owns it, for the caller to take back.
+
+        """
+        config = self.config
+        key, space = tokens_of(tokens, self.config.max_key_len), self._namespaces.number(namespace)
+        whole = len(key) // config.page_size * config.page_size
+        prev = count("prev_prefix_len", prev_prefix_len)
+        if prev > whole:
+            raise InvalidInput(f"prev_prefix_len is {prev}, but the key has {whole} tokens in whole pages")
+        by_name("slots", slots, self._names)
+        evicted = self._evicted_len(evicted_len or {})
+        options = [prev, count("inserted_len", inserted_len), count("priority", priority, -MAX_INT32 - 1)]
+        given, handed = {}, {}
+        for component in config.components:
+            name, counts = component.name, component.counts(len(key), whole)
+            if component.is_base and name not in slots:
+                raise InvalidInput(f"slots lacks {name!r}, which every node holds")
+            given[name] = integers(f"slots of {name!r}", slots.get(name, ()))
+            if len(given[name]) not in counts:
+                raise InvalidInput(
+                    f"slots[{name!r}] has {len(given[name])} entries for a key of {len(key)} tokens, {whole} of them "
+                    f"in whole pages: it takes {' or '.join(map(str, sorted(set(counts))))}"
+                )
+            handed[name] = component.handed_over(given[name], prev, evicted[name])
+            self._ledgers[name].demand_held(handed[name])
+        padded, where = padded_key(key, space, config.page_size)
+        buffers = self._buffers(given, len(padded))
+        lengths = [*(len(given[n]) for n in self._names), *(evicted[n] for n in self._names)]
+        numbers = np.array([*where, *options, self._namespaces.stamp(space), *lengths], np.int32)
+        self._state, out = compiled.insert(self._donate(), padded, buffers, numbers)
+        status, prefix_len, index, generation, *each = np.asarray(out).tolist()
+        self._demand_fits(status, prev, prefix_len)
+        return self._insert_result(handed, prefix_len, node_handle(index, generation), each)
+
+    def _buffers(self, slots: Mapping[str, np.ndarray], key_width: int) -> dict[str, np.ndarray]:
+        """Slots padded to the widths that go with a key's: one shape, however many there are."""
+        buffers = {}
+        for component in self.config.components:
+            held, most = slots[component.name], max(component.counts(key_width, key_width))
+            buffers[component.name] = np.full(width(max(len(held), most)), -1, np.int32)
+            buffers[component.name][: len(held)] = held
+        return buffers
+
+    def evict(self, targets: Mapping[str, int]) -> EvictResult:
+        """Frees at least `targets[name]` slots per component, the least valuable first, as far as nothing is locked.
+
+        Leaves go whole, so it may be more; the result says how far it got.
+        """
+        by_name("targets", targets, self._names)
+        wanted = [count(f"targets[{name!r}]", targets.get(name, 0)) for name in self._names]
+        self._state, out = compiled.evict(self._donate(), np.array(wanted, np.int32))
+        runs = np.asarray(out).tolist()
+        freed = {name: self._freed(name, runs[2 * j], runs[2 * j + 1]) for j, name in enumerate(self._names)}
+        for name, slots in freed.items():
+            self._ledgers[name].give(slots)
+        return EvictResult({name: len(slots) for name, slots in freed.items()}, freed)
+
+    def lock(self, node: int) -> Receipt:
+        """Protects what a request reads that resumes at `node`, until `unlock` of the receipt."""
+        index, generation = self._node(node)
+        self._state, out = compiled.lock(self._donate(), np.array([index, generation], np.int32))
+        status, end, *since = np.asarray(out).tolist()
+        if status != Status.OK:
+            raise InvalidInput(f"node {node} has left the tree: match again")
+        return self._locked(node, end, since)
+
+    def release_early(self, receipt: Receipt, name: str) -> None:
+        """Gives back, before `unlock`, what the lock took of a component and of those of lower rank.
+
+        For a request whose decoding has moved past the window of `name`; once for each lock and component.
+        """
+        hold, component = self._hold(receipt), self.config.component(name)
+        if component.is_base:
+            raise InvalidInput(f"a request reads {name!r} until it ends: unlock it then")
+        if name in hold.early:
+            raise InvalidInput(f"{name!r} of this receipt was given back before")
+        since = hold.since
+        if receipt.end:  # at the root nothing is held
+            self._state, out = compiled.release_early(self._donate(), self._numbers(hold), name=name)
+            status, _, *since = np.asarray(out).tolist()
+            if status != Status.OK:
+                raise InvariantError(f"a live receipt could not be released: {Status(status).name}")
+        lower = {c.name for c in self.config.components if not c.is_base and c.rank <= component.rank}
+        self._holds[receipt.serial] = Hold(receipt, tuple(since), hold.early | lower)
+
+    def unlock(self, receipt: Receipt) -> None:
+        """Releases exactly what the lock took and still holds."""
+        numbers = self._numbers(self._hold(receipt))
+        self._state, status = compiled.unlock(self._donate(), numbers)
+        if (code := int(np.asarray(status))) != Status.OK:
+            raise InvariantError(f"a live receipt could not be released: {Status(code).name}")
+        del self._holds[receipt.serial]
+
+    def _locked(self, node: int, end: int, since: Sequence[int]) -> Receipt:
+        """The receipt of a lock just made."""
+        receipt = Receipt(node, end, next(self._serials), self._id)
+        self._holds[receipt.serial] = Hold(receipt, tuple(since))
+        return receipt
+
+    def _hold(self, receipt: Receipt) -> Hold:
+        """What a receipt holds; InvalidInput unless it is live."""
+        if not isinstance(receipt, Receipt) or not isinstance(receipt.serial, int):
+            raise InvalidInput(f"this takes the Receipt that lock returned, got {type(receipt).__name__}")
+        hold = self._holds.get(receipt.serial)
+        if hold is None or hold.receipt != receipt:
+            raise InvalidInput("this receipt is not live here: unlocked before, or of another cache or an undone lock")
+        return hold
+
+    def _numbers(self, hold: Hold) -> np.ndarray:
+        """A receipt as compiled functions take it."""
+        return np.array([*self._node(hold.receipt.node), hold.receipt.end, *hold.since], np.int32)
+
+    def _batch(
+        self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None
+    ) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
+        """The number of keys; the keys padded to one shape, and (length, namespace) of each."""
+        rows = [tokens_of(tokens, self.config.max_key_len) for tokens in sequence("keys", keys)]
+        spaces = [None] * len(rows) if namespaces is None else sequence("namespaces", namespaces)
+        if len(spaces) != len(rows):
+            raise InvalidInput(f"{len(rows)} keys need as many namespaces, got {len(spaces)}")
+        ids = [self._namespaces.number(space, new=False) for space in spaces]
+        columns = width(max([len(key) for key in rows] + [self.config.page_size]))
+        batch = 1 << max(len(rows) - 1, 0).bit_length()
+        padded, where = np.full((batch, columns), -1, np.int32), np.zeros((batch, 2), np.int32)
+        for i, (key, space) in enumerate(zip(rows, ids, strict=True)):
+            padded[i, : len(key)] = key
+            where[i] = len(key), space
+        return len(rows), (padded, where)
+
+    def _evicted_len(self, evicted_len: Mapping[str, int]) -> dict[str, int]:
+        by_name("evicted_len", evicted_len, self._names)
+        lengths = {name: count(f"evicted_len[{name!r}]", evicted_len.get(name, 0)) for name in self._names}
+        for component in self.config.components:
+            if lengths[component.name] and not component.gives_up:
+                raise InvalidInput(f"evicted_len: a request holds its {component.name!r} slots until it ends")
+        return lengths
+
+    def _demand_fits(self, status: int, prev: int, prefix_len: int) -> None:
+        """InvalidInput or CacheFull unless an insert went through."""
+        config = self.config
+        if status == Status.BAD_PREFIX:
+            raise InvalidInput(
+                f"prev_prefix_len is {prev}, but the tree holds only {prefix_len} tokens of this key: "
+                "match again and keep the match locked until the insert"
+            )
+        if status != Status.OK:
+            room = f"max_nodes = {config.max_nodes}, arena_tokens = {config.arena_tokens}"
+            raise CacheFull(f"{Status(status).name}: the key does not fit ({room}): evict, then insert again")
+
+    def _insert_result(
+        self, handed: dict[str, np.ndarray], prefix_len: int, node: int, each: Sequence[int]
+    ) -> InsertResult:
+        """`each`: per component, whether the end node had its value, and what was freed as a run of the pool."""
+        adopted, freed, existed = {}, {}, {}
+        for j, name in enumerate(self._names):
+            had, *run = each[3 * j : 3 * j + 3]
+            adopted[name], freed[name] = self._ledgers[name].settle(handed[name], self._freed(name, *run))
+            existed[name] = bool(had)
+        return InsertResult(prefix_len, node, adopted, freed, existed)
+
+    def _match_result(self, numbers: Sequence[int], slots: Mapping[str, Any]) -> MatchResult:
+        index, generation, device_len, full_len, branching_len, stop, *hits = numbers
+        held = {
+            component.name: np.array(component.matched(np.asarray(slots[component.name]), device_len))
+            for component in self.config.components
+        }
+        node = node_handle(index, generation)
+        return MatchResult(
+            device_len=device_len,
+            node=node,
+            slots=held,
+            host_len=0,
+            best_node=node,
+            full_len=full_len,
+            hits=dict(zip(self._names, hits, strict=True)),
+            branching_len=branching_len,
+            stop=Stop(stop),
+        )
+
+    def _match_results(self, count: int, numbers: jax.Array, slots: dict[str, jax.Array]) -> list[MatchResult]:
+        rows = np.asarray(numbers)[:count].tolist()
+        arrays = {name: np.asarray(array) for name, array in slots.items()}
+        return [self._match_result(row, {n: a[i] for n, a in arrays.items()}) for i, row in enumerate(rows)]

@@ -1,0 +1,214 @@
+"""A request's life in whole steps: each of these is one program, and leaves the ledger closed."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+
+from urc.components.base import Component
+from urc.errors import Status
+from urc.ops.evict import Evicted, evict
+from urc.ops.insert import Inserted, insert
+from urc.ops.lock import Receipt, lock, unlock
+from urc.ops.match import Match, read_slots, settle
+from urc.ops.slots import alloc, free
+from urc.ops.walk import Walk, front_part, key_length, padded, walk
+from urc.state import ROOT, CacheState, NodeRef
+from urc.tables.packed import NULL, read_first, select
+
+
+class Begun(struct.PyTreeNode):
+    """A request that has begun; unless `status` is OK it has not, and nothing has changed."""
+
+    status: jax.Array  # i32[], POOL_EMPTY: there is no slot for it to write into
+    match: Match
+    receipt: Receipt  # of what it has matched
+    own: dict[str, jax.Array]  # i32[] per component that copies on write: the slot into which to copy what it matched
+    evicted: Evicted
+
+
+class Committed(struct.PyTreeNode):
+    """What a request has put into the tree; unless `inserted.status` is OK, nothing has changed but evictions."""
+
+    inserted: Inserted
+    receipt: Receipt  # of a request that goes on: what it holds now
+    slots: dict[
+        str, jax.Array
+    ]  # i32[K] per component, by position: what it reads of the tree now; all NULL if finished
+    left: dict[
+        str, jax.Array
+    ]  # i32[] per component that copies on write: the slot into which to copy its state, or NULL
+    evicted: Evicted
+
+
+def _writers(state: CacheState) -> list[Component]:
+    return [component for component in state.config.components if component.copies_on_write]
+
+
+def _within_reach(state: CacheState, component: Component) -> jax.Array:
+    """Slots (i32[]) of a component's pool that are free or can be made free."""
+    size = state.config.pool_size(component.name)
+    ledger = state.ledger(component, state.scalars.get(0))
+    return (0 if size is None else size) - ledger["used"] + ledger["evictable"]
+
+
+def reserve(
+    state: CacheState, counts: dict[str, jax.Array], *, widths: dict[str, int]
+) -> tuple[CacheState, dict[str, jax.Array], Evicted, jax.Array]:
+    """Takes `counts[name]` (i32[], at most widths[name]) slots of each component, evicting what they are short of.
+
+    All or nothing: returns the state, the slots (i32[widths[name]] each, NULL behind), what was evicted, and a `Status`
+    (i32[]): POOL_EMPTY, and no change, where the unlocked nodes do not hold as much.
+    """
+    config = state.config
+    parts = [config.component(name) for name in counts]
+    counts = {name: jnp.asarray(count, jnp.int32) for name, count in counts.items()}
+    fits = jnp.bool_(True)
+    for component in parts:
+        count = counts[component.name]
+        fits = fits & (count >= 0) & (count <= widths[component.name]) & (count <= _within_reach(state, component))
+    short = {}
+    for component in parts:
+        size, used = config.pool_size(component.name) or 0, state.ledger(component, state.scalars.get(0))["used"]
+        short[component.name] = jnp.where(fits, counts[component.name] - (size - used), 0)
+    state, evicted = evict(state, short)
+    for component in parts:  # a component of a user's own may not give what it counts as evictable
+        size, used = config.pool_size(component.name) or 0, state.ledger(component, state.scalars.get(0))["used"]
+        fits = fits & (counts[component.name] <= size - used)
+    slots = {}
+    for name, count in counts.items():
+        state, slots[name], _ = alloc(state, name, jnp.where(fits, count, 0), width=widths[name])
+    return state, slots, evicted, jnp.where(fits, Status.OK, Status.POOL_EMPTY).astype(jnp.int32)
+
+
+def _room_to_write(state: CacheState, found: Walk) -> jax.Array:
+    """bool[]: with what a request matches locked, a slot for it to write into can be had of each such component."""
+    writers = _writers(state)
+    cut = jnp.where(found.usable == found.deepest, found.cut, 0)
+
+    def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        locked, at = carry
+        row = state.nodes.get(at)
+        row = select((at == found.usable) & (cut > 0), front_part(row, cut, state.config)[0], row)
+        new = [
+            jnp.where(c.reads(row, found.usable_len) & (row[c.column("lock")] == 0), c.size(row), 0) for c in writers
+        ]
+        return locked + jnp.stack(new), row["parent"]
+
+    start = (jnp.zeros(len(writers), jnp.int32), found.usable)
+    locked, _ = lax.while_loop(lambda carry: carry[1] > 0, body, start)
+    room = jnp.bool_(True)
+    for j, component in enumerate(writers):
+        room = room & (_within_reach(state, component) - locked[j] >= 1)
+    return room
+
+
+def begin(
+    state: CacheState, key: jax.Array, length: jax.Array, *, namespace: jax.Array | int = 0
+) -> tuple[CacheState, Begun]:
+    """Starts a request: match_prefix of key[:length], lock of what it matched, and slots of its own to write into.
+
+    Arguments as for `match_prefix`; a negative `length` is no request, and is refused. The pools of components that
+    copy on write must be the cache's own.
+    """
+    config, namespace = state.config, jnp.asarray(namespace, jnp.int32)
+    wanted, length = jnp.asarray(length, jnp.int32) >= 0, key_length(length, key, config)
+
+    def plan(state: CacheState) -> tuple[Walk, jax.Array]:
+        found = walk(config, state.nodes, state.heads, state.tokens, padded(key, config), length, namespace)
+        return found, wanted & (_room_to_write(state, found) if _writers(state) else jnp.bool_(True))
+
+    found, room = read_first(state.true(), plan, state)
+    nothing = jax.tree.map(jnp.zeros_like, found)  # what an empty key finds
+    found = jax.tree.map(lambda some, none: jnp.where(room, some, none), found, nothing)
+    state, match = settle(state, found, key.shape[0])
+    state, receipt, _ = lock(state, match.node)
+    ones = {c.name: room.astype(jnp.int32) for c in _writers(state)}
+    state, own, evicted, _ = reserve(state, ones, widths=dict.fromkeys(ones, 1))
+    status = jnp.where(room, Status.OK, Status.POOL_EMPTY).astype(jnp.int32)
+    own = {name: slots[0] for name, slots in own.items()}
+    return state, Begun(status=status, match=match, receipt=receipt, own=own, evicted=evicted)
+
+
+def begins(
+    state: CacheState, keys: jax.Array, lengths: jax.Array, *, namespaces: jax.Array | int = 0
+) -> tuple[CacheState, Begun]:
+    """`begin` of B requests (i32[B, K], i32[B], i32[B]), one after the other, in one program; results [B, ...].
+
+    What one evicted is in the pool as it is right after it, not at the end.
+    """
+    namespaces = jnp.broadcast_to(jnp.asarray(namespaces, jnp.int32), lengths.shape)
+    step = lambda state, each: begin(state, each[0], each[1], namespace=each[2])
+    return lax.scan(step, state, (keys, lengths, namespaces))
+
+
+def _surely_fits(state: CacheState, length: jax.Array, options: dict[str, Any]) -> jax.Array:
+    """bool[]: the insert cannot be refused for want of room; so what is evicted before it is not evicted in vain."""
+    scalars = state.scalars.get(0)
+    most = 2 + 2 * len(state.config.components)  # nodes: see `insert`; a component cuts at two positions or fewer
+    left = state.config.arena_tokens - scalars["arena_live"]
+    return (scalars["free_nodes"] >= most) & (length - options.get("prev_prefix_len", 0) <= left)
+
+
+def commit(
+    state: CacheState,
+    receipt: Receipt,
+    key: jax.Array,
+    length: jax.Array,
+    slots: dict[str, jax.Array],
+    *,
+    finished: bool,
+    leaves: jax.Array | bool = True,
+    **options: Any,
+) -> tuple[CacheState, Committed]:
+    """Inserts what a request has computed, and lets go of what it held; unless `finished`, it holds the new node then.
+
+    Args:
+        state: the cache.
+        receipt: of what the request holds.
+        key: i32[K], its tokens so far.
+        length: i32[], how many.
+        slots: as for `insert`. Of a component that copies on write: i32[1], the request's own slot, which the tree
+            takes over if it is finished; if it goes on, its state is left in the tree in a slot taken for it, evicting
+            if need be, and not at all if none can be had.
+        finished: whether the request ends here (static).
+        leaves: bool[], whether its state is one of exactly the whole pages of the key, and may stay in the tree.
+        **options: as for `insert`; `given` too.
+
+    """
+    config = state.config
+    names = [component.name for component in _writers(state)]
+    given = options.pop("given", {})
+    wanted = jnp.asarray(leaves, jnp.bool_)
+    if not finished:
+        wanted = wanted & _surely_fits(state, jnp.asarray(length, jnp.int32), options)
+    room = dict.fromkeys(names, jnp.int32(0) if finished else wanted.astype(jnp.int32))
+    state, fresh, evicted, status = reserve(state, room, widths=dict.fromkeys(names, 1))
+    handed = slots if finished else slots | fresh
+    has = (wanted & (status == Status.OK)).astype(jnp.int32)
+    given = given | dict.fromkeys(names, has)
+    state, inserted = insert(state, key, length, handed, given=given, **options)
+    done = inserted.status == Status.OK
+    held = {}
+    if not finished:
+        for name in names:  # a refused insert takes nothing
+            state = free(state, name, handed[name], jnp.where(done, 0, given[name]))
+            adopts = done & (given[name] > 0) & ~inserted.existed[name] & (inserted.node.index != ROOT)
+            held[name] = jnp.where(adopts, handed[name][0], NULL)
+    at = jnp.where(done, inserted.node.index, NULL)
+    new = Receipt(node=NodeRef(index=jnp.int32(NULL), generation=jnp.int32(0)), end=receipt.end, since=receipt.since)
+    if not finished:
+        state, new, _ = lock(state, inserted.node.replace(index=at))
+    old = receipt.replace(node=receipt.node.replace(index=jnp.where(done, receipt.node.index, NULL)))
+    state, _ = unlock(state, old)
+    if finished:
+        for name in names:  # a state that stands for no whole pages is of no use to anybody
+            state = free(state, name, slots[name], jnp.where(done & ~wanted, 1, 0))
+        rows = {c.name: jnp.full(key.shape[0], NULL, jnp.int32) for c in config.components}
+    else:
+        look = lambda state: read_slots(state, jnp.maximum(at, ROOT), jnp.int32(0), key.shape[0])
+        rows = read_first(state.true(), look, state)
+        state = state.after(*(jnp.sum(row[:1]) for row in rows.values()))
+    return state, Committed(inserted=inserted, receipt=new, slots=rows, left=held, evicted=evicted)
