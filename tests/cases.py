@@ -1,6 +1,7 @@
 """Example states and one call of every transition, for the contract that all of them keep."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -8,12 +9,32 @@ import jax.numpy as jnp
 import numpy as np
 
 import urc
+from tests.components.compressed import Compressed
 from urc import ops
 from urc.state import NodeRef
 
 WIDTH = 61  # of keys: no size of the state below, so that a copy of a key is not taken for one of the state
 
-CONFIG = urc.CacheConfig(page_size=2, pools={"full": 1999}, max_nodes=700)
+# Pools of distinct sizes, so that a copy of one array is not taken for a copy of another.
+POOLS = {"full": 1999, "compressed": 1201, "swa": 1777, "mamba": 1301}
+
+
+def config_of(*components: urc.Component) -> urc.CacheConfig:
+    """Pages of 2."""
+    pools = {component.name: POOLS[component.name] for component in components}
+    return urc.CacheConfig(components=components, page_size=2, pools=pools, max_nodes=700, max_sessions=100)
+
+
+FULL, SWA, MAMBA, FOURTH = urc.Full(), urc.SWA(window=4), urc.Mamba(max_states_per_path=2), Compressed(ratio=3)
+CONFIGS = {
+    "full": config_of(FULL),
+    "full, swa": config_of(FULL, SWA),
+    "full, mamba": config_of(FULL, MAMBA),
+    "full, swa, mamba": config_of(FULL, SWA, MAMBA),
+    "full, a fourth": config_of(FULL, FOURTH),
+    "full, a fourth, swa, mamba": config_of(FULL, FOURTH, SWA, MAMBA),
+}
+CONFIG, ALL = CONFIGS["full"], CONFIGS["full, a fourth, swa, mamba"]
 
 
 class Case(NamedTuple):
@@ -37,24 +58,45 @@ KEYS = [[*SHARED, 7, 8, 9, 10], [*SHARED, 7, 8, 11, 12], [*SHARED[:4], 20, 21], 
 HELD = 4  # slots 0 .. 3 are held by the caller in a filled state
 
 
+def count(component: urc.Component, tokens: Any) -> Any:
+    """Slots that an insert of `tokens` tokens hands in."""
+    return 1 if component.name == "mamba" else component.needed(0, tokens)
+
+
+def slots_of(state: urc.CacheState, start: Any, length: Any) -> dict[str, Any]:
+    """Slots for an insert: for each component, the numbers from `start` on."""
+    lane = jnp.arange(WIDTH, dtype=jnp.int32)
+    return {c.name: jnp.where(lane < count(c, length), start + lane, -1) for c in state.config.components}
+
+
+def given(state: urc.CacheState, length: Any) -> dict[str, Any]:
+    return {c.name: jnp.int32(count(c, length)) for c in state.config.components}
+
+
 def filled(config: urc.CacheConfig = CONFIG) -> urc.CacheState:
     """A state with a few branches, made by inserts of fresh slots."""
-    alloc = jax.jit(lambda state, n: ops.alloc(state, "full", n, width=WIDTH))
-    insert = jax.jit(lambda state, tokens, n, slots: ops.insert(state, tokens, n, {"full": slots}))
-    state, _, _ = alloc(urc.init(config), jnp.int32(HELD))
+    names = [c.name for c in config.components]
+    alloc = jax.jit(
+        lambda state, n: ops.reserve(state, dict(zip(names, n, strict=True)), widths=dict.fromkeys(names, WIDTH))
+    )
+    insert = jax.jit(lambda state, tokens, n, slots, given: ops.insert(state, tokens, n, slots, given=given))
+    state = alloc(urc.init(config), [jnp.int32(HELD)] * len(names))[0]
     for tokens in KEYS:
-        state, slots, _ = alloc(state, jnp.int32(len(tokens)))
-        state, inserted = insert(state, key(tokens), jnp.int32(len(tokens)), slots)
+        counts = [jnp.int32(count(c, len(tokens))) for c in config.components]
+        state, slots, *_ = alloc(state, counts)
+        handed = dict(zip(names, counts, strict=True))
+        state, inserted = insert(state, key(tokens), jnp.int32(len(tokens)), slots, handed)
         assert int(inserted.status) == urc.Status.OK
     return state
 
 
-def _insert(state: urc.CacheState, tokens: Any, length: Any, slots: Any) -> Any:
-    return ops.insert(state, tokens, length, {"full": slots})
+def _insert(state: urc.CacheState, tokens: Any, length: Any) -> Any:
+    """The first HELD slots are the caller's."""
+    return ops.insert(state, tokens, length, slots_of(state, 0, length), given=given(state, length))
 
 
 def _evict(state: urc.CacheState, target: Any) -> Any:
-    return ops.evict(state, {"full": target})
+    return ops.evict(state, {c.name: target for c in state.config.components})
 
 
 def _lock(state: urc.CacheState, node: NodeRef) -> Any:
@@ -84,35 +126,69 @@ def _probe(state: urc.CacheState, tokens: Any, length: Any) -> Any:
     return state, ops.probe(state, tokens, length)
 
 
+def _release_early(state: urc.CacheState, node: NodeRef) -> Any:
+    state, receipt, _ = ops.lock(state, node)
+    results = ()
+    for component in state.config.components[1:]:
+        state, receipt, status = ops.release_early(state, receipt, component.name)
+        results = (*results, status)
+    return state, (receipt, results)
+
+
+def _sessions(state: urc.CacheState, node: NodeRef) -> Any:
+    state, session, opened = ops.open_session(state)
+    state, advanced = ops.advance_session(state, session, node)
+    state, receded = ops.recede_session(state, session, jnp.int32(4))
+    return state, (session, opened, advanced, receded)
+
+
+def _session_closed(state: urc.CacheState, node: NodeRef) -> Any:
+    state, (session, *_) = _sessions(state, node)
+    return ops.close_session(state, session)
+
+
+def _life(state: urc.CacheState, tokens: Any, length: Any, *, finished: bool) -> Any:
+    """A request from its begin to a commit, in one program."""
+    names = [c.name for c in state.config.components if not c.copies_on_write]
+    state, begun = ops.begin(state, tokens, length)
+    had, counts = begun.match.device_len, {}
+    for component in state.config.components:
+        if not component.copies_on_write:
+            counts[component.name] = component.needed(had, length)
+    state, fresh, _, reserved = ops.reserve(state, counts, widths=dict.fromkeys(names, WIDTH))
+    rows = {name: slot[None] for name, slot in begun.own.items()}
+    for component in state.config.components:
+        if not component.copies_on_write:
+            first = component.needed(0, had)
+            lane = jnp.arange(WIDTH, dtype=jnp.int32)
+            row = jnp.where(lane < first, begun.match.slots[component.name], jnp.roll(fresh[component.name], first))
+            rows[component.name] = row
+    handed = {c.name: jnp.int32(1) if c.copies_on_write else c.needed(0, length) for c in state.config.components}
+    state, done = ops.commit(
+        state, begun.receipt, tokens, length, rows, finished=finished, given=handed, prev_prefix_len=had
+    )
+    return state, (begun, reserved, done)
+
+
 _SPLITS = key([*SHARED[:2], 50, 51])
 _NODE = NodeRef(index=jnp.int32(1), generation=jnp.int32(0))
+_KEY = (_SPLITS, jnp.int32(4))
 
 CASES: dict[str, Case] = {
-    "match_prefix": Case(ops.match_prefix, (_SPLITS, jnp.int32(4))),
+    "match_prefix": Case(ops.match_prefix, _KEY),
     "match_prefixes": Case(ops.match_prefixes, (np.stack([_SPLITS, key(KEYS[3])]), np.array([4, 5], np.int32))),
-    "probe": Case(_probe, (_SPLITS, jnp.int32(4))),
-    "insert": Case(_insert, (_SPLITS, jnp.int32(4), key([0, 1, 2, 3]))),
+    "probe": Case(_probe, _KEY),
+    "insert": Case(_insert, _KEY),
     "split": Case(ops.split, (jnp.int32(4), jnp.int32(2))),
     "evict": Case(_evict, (jnp.int32(5),)),
     "lock": Case(_lock, (_NODE,)),
     "lock, unlock": Case(_lock_and_unlock, (_NODE,)),
+    "lock, release early": Case(_release_early, (_NODE,)),
+    "sessions": Case(_sessions, (_NODE,)),
+    "a session closed": Case(_session_closed, (_NODE,)),
     "alloc": Case(_alloc, (jnp.int32(3),)),
     "free": Case(_free, (key([0, 1, 2]), jnp.int32(3))),
     "compact": Case(_compact, (jnp.bool_(True),)),
+    "a request, finished": Case(partial(_life, finished=True), _KEY),
+    "a request, unfinished": Case(partial(_life, finished=False), _KEY),
 }
-
-
-def request(state: urc.CacheState, tokens: Any, length: Any) -> Any:
-    """A whole request in one program: match, lock, evict, allocate, insert, unlock."""
-    state, found = ops.match_prefix(state, tokens, length)
-    state, receipt, _ = ops.lock(state, found.node)
-    rest = length - found.device_len
-    state, evicted = ops.evict(state, {"full": rest})
-    state, fresh, _ = ops.alloc(state, "full", rest, width=WIDTH)
-    slots = jnp.where(jnp.arange(WIDTH) < found.device_len, found.slots["full"], jnp.roll(fresh, found.device_len))
-    state, inserted = ops.insert(state, tokens, length, {"full": slots}, prev_prefix_len=found.device_len)
-    state, status = ops.unlock(state, receipt)
-    return state, (found, evicted, inserted, status)
-
-
-CASES["a whole request"] = Case(request, (_SPLITS, jnp.int32(4)))

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from urc.replay.engine import Ideal, Run
+    from urc.replay.hybrid import Hybrid
     from urc.replay.report import Report
     from urc.replay.trace import Trace
 
@@ -31,6 +34,8 @@ app = typer.Typer(
 GENERATED_REQUESTS = 1000
 DEFAULT_POLICIES = "lru,slru"
 SEVERAL = "repeat it, or separate by commas"
+DEFAULT_COMPONENTS = "full"
+WINDOW, INTERVAL = 1024, 4096  # tokens
 DEFAULT_SHARES = (32, 8, 1)  # default capacities: an n-th of what an infinite cache would hold
 BAD_INPUT, INTERRUPTED = 2, 130  # exit codes
 
@@ -70,6 +75,23 @@ def replay(
     policy: Annotated[
         list[str] | None, typer.Option(help=f"Eviction policy; {SEVERAL}.", show_default=DEFAULT_POLICIES)
     ] = None,
+    components: Annotated[
+        list[str] | None,
+        typer.Option(help=f"What the model keeps: full, swa, mamba; {SEVERAL}.", show_default=DEFAULT_COMPONENTS),
+    ] = None,
+    window: Annotated[int | None, typer.Option(min=1, help="Tokens of SWA's window.", show_default=f"{WINDOW}")] = None,
+    state_interval: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens from one checkpoint of a request to the next.", show_default=f"{INTERVAL}"),
+    ] = None,
+    states: Annotated[
+        int | None,
+        typer.Option(min=1, help="Mamba states the cache holds.", show_default="one for each interval of the capacity"),
+    ] = None,
+    swa_capacity: Annotated[
+        int | None,
+        typer.Option(min=1, help="Blocks of SWA the cache holds.", show_default="one window for each state"),
+    ] = None,
     page_size: Annotated[int, typer.Option(min=1, help="Blocks per page.")] = 1,
     limit: Annotated[
         int | None,
@@ -87,14 +109,36 @@ def replay(
     """Replay a request trace through the cache, once for each capacity and policy, and report the hit rates.
 
     Every request's prefix is matched, the rest is inserted, and leaves are evicted to make room.
+
+    With the components of a hybrid model, each run is made twice, with and without a checkpoint at the branching point.
     """
     try:
         capacities = _counts(capacity, "--capacity")
         policies = _policies(policy)
         if plot is not None:
             _check_plot(plot)
+        names = _components(components)
+        _check_needed("--state-interval", state_interval, "swa or mamba", len(names) > 1)
+        _check_needed("--window", window, "swa", "swa" in names)
+        _check_needed("--swa-capacity", swa_capacity, "swa", "swa" in names)
+        _check_needed("--states", states, "mamba", "mamba" in names)
+        if (swa_capacity or 0) % page_size:
+            _fail(f"--swa-capacity: {swa_capacity} is not a multiple of --page-size {page_size}")
         source = _trace(trace, limit=limit, block_size=block_size, seed=seed)
-        report = _replay(source, capacities, policies, page_size, quiet)
+        if len(names) > 1:
+            from urc.replay.hybrid import Hybrid
+
+            model = Hybrid(
+                components=names,
+                window=window or WINDOW,
+                interval=state_interval or INTERVAL,
+                block_size=source.block_size,
+                page_size=page_size,
+            )
+            pools = {"states": states, "swa": swa_capacity}
+            report = _replay_hybrid(source, model, capacities, policies, pools, quiet)
+        else:
+            report = _replay(source, capacities, policies, page_size, quiet)
         if plot is not None:
             _write_plot(report, plot)
         _print(report, as_json=as_json, quiet=quiet)
@@ -131,6 +175,23 @@ def _policies(values: list[str] | None) -> list[str]:
         if name not in POLICIES:
             _fail(f"--policy: {name!r} is none of {', '.join(POLICIES)}")
     return names
+
+
+def _components(values: list[str] | None) -> tuple[str, ...]:
+    from urc.replay.hybrid import COMPONENTS, FULL
+
+    names = _split(values or [DEFAULT_COMPONENTS])
+    for name in names:
+        if name not in COMPONENTS:
+            _fail(f"--components: {name!r} is none of {', '.join(COMPONENTS)}")
+    if FULL not in names:
+        _fail(f"--components: {FULL} must be among them")
+    return tuple(name for name in COMPONENTS if name in names)
+
+
+def _check_needed(option: str, value: int | None, components: str, needed: bool) -> None:
+    if value is not None and not needed:
+        _fail(f"{option} is for --components with {components}")
 
 
 def _check_plot(path: Path) -> None:
@@ -174,14 +235,7 @@ def _replay(trace: Trace, capacities: list[int], policies: list[str], page_size:
     from urc.replay import engine
     from urc.replay.report import Report
 
-    bound = engine.ideal(trace, page_size=page_size)
-    if page_size > 1 and not bound.blocks:
-        _fail(f"--page-size: no request fills a page of {page_size} blocks")
-    if not capacities:
-        capacities = _default_capacities(bound, page_size)
-    for blocks in capacities:
-        if blocks % page_size:
-            _fail(f"--capacity: {blocks} is not a multiple of --page-size {page_size}")
+    bound, capacities = _bound(trace, capacities, page_size)
     held = max(bound.blocks, page_size)  # no cache fills more slots than that
     slots = min(max(capacities), held)
     runs: list[Run] = []
@@ -202,6 +256,50 @@ def _replay(trace: Trace, capacities: list[int], policies: list[str], page_size:
                 )
                 runs.append(run)
     return Report(trace=trace, page_size=page_size, ideal=bound, runs=tuple(runs))
+
+
+def _replay_hybrid(
+    trace: Trace, model: Hybrid, capacities: list[int], policies: list[str], pools: dict[str, int | None], quiet: bool
+) -> Report:
+    from urc.replay import hybrid
+    from urc.replay.report import Report
+
+    bound, capacities = _bound(trace, capacities, model.page_size)
+    longest = max(len(request.ids) for request in trace.requests)
+    held = max(bound.blocks, model.page_size) + longest // model.page_size * model.page_size  # it may compute all again
+    sizes = {blocks: model.pools(blocks, **pools) for blocks in capacities}
+    slots = {name: min(max(size[name] for size in sizes.values()), held) for name in model.components}
+    plan = [*product(capacities, policies, (True, False))]
+    runs: list[Run] = []
+    with _progress(quiet) as progress:
+        task = progress.add_task("", total=len(plan) * len(trace.requests))
+        for blocks, policy, branching in plan:
+            kind = replace(model, branching=branching)
+            progress.update(task, description=f"{blocks:,} blocks, {policy}, {kind.variant}")
+            room = {name: min(n, held) for name, n in sizes[blocks].items()}
+            run = hybrid.replay(
+                trace,
+                hybrid.open_cache(slots=slots, pools=room, policy=policy, model=kind),
+                kind,
+                pools=sizes[blocks],
+                policy=policy,
+                on_progress=lambda served: progress.advance(task, served),
+            )
+            runs.append(run)
+    return Report(trace=trace, page_size=model.page_size, ideal=bound, runs=tuple(runs))
+
+
+def _bound(trace: Trace, capacities: list[int], page_size: int) -> tuple[Ideal, list[int]]:
+    """What an infinite cache makes of the trace, and the capacities, by default those that it suggests."""
+    from urc.replay.engine import ideal
+
+    bound = ideal(trace, page_size=page_size)
+    if page_size > 1 and not bound.blocks:
+        _fail(f"--page-size: no request fills a page of {page_size} blocks")
+    for blocks in capacities:
+        if blocks % page_size:
+            _fail(f"--capacity: {blocks} is not a multiple of --page-size {page_size}")
+    return bound, capacities or _default_capacities(bound, page_size)
 
 
 def _default_capacities(bound: Ideal, page_size: int) -> list[int]:

@@ -23,6 +23,7 @@ def big_copies(op: Callable[..., Any], state: CacheState, *args: Any, least: int
     """Lines of the compiled text of `op(state, *args)`, state donated, that copy an array as big as one of the state's.
 
     `least`: entries from which an array of the state counts as big; its sizes should be distinct from those of `args`.
+    The state may be given as shapes (`jax.eval_shape`).
     """
     shapes = {leaf.shape for leaf in jax.tree.leaves(state) if leaf.size >= least}
     text = jax.jit(op, donate_argnums=0).lower(state, *args, **kwargs).compile().as_text() or ""

@@ -299,9 +299,10 @@ class RequestCalls(SessionCalls):
                 kept = left.pop(0)
                 handed = np.array([kept] if kept >= 0 else [], np.int32)
                 copies |= {name: (int(given[name][0]), kept)} if kept >= 0 else {}
-            pool, used = np.asarray(component.pool(self._state.stores[name])), self._used()[name]
-            taken = 1 if component.copies_on_write else 0  # so far the stack may have gone up in between
-            adopted[name], freed[name] = self._ledgers[name].exchange(handed, pool[used : before[name] + taken])
+            # The stack may have gone up by one in between; all of it from `used` on is free now.
+            top = min(before[name] + component.copies_on_write, config.pool_room(name))
+            free = np.asarray(component.pool(self._state.stores[name]))[self._used()[name] : top]
+            adopted[name], freed[name] = self._ledgers[name].exchange(handed, free)
         del self._holds[request.receipt.serial]
         if finished:
             request.over = True

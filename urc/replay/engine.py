@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -41,7 +42,14 @@ class Cache(Protocol):
     def evict(self, targets: dict[str, int], /) -> Any: ...  # noqa: D102
     def alloc(self, name: str, n: int, /) -> np.ndarray | None: ...  # noqa: D102
     def insert(  # noqa: D102
-        self, tokens: np.ndarray, slots: dict[str, np.ndarray], /, *, prev_prefix_len: int
+        self,
+        tokens: np.ndarray,
+        slots: dict[str, np.ndarray],
+        /,
+        *,
+        prev_prefix_len: int,
+        inserted_len: int = 0,
+        evicted_len: dict[str, int] | None = None,
     ) -> Any: ...
 
 
@@ -71,6 +79,11 @@ class Rate:
     def tokens(self) -> float:
         """Matched input tokens / input tokens."""
         return self.matched_tokens / max(self.input_tokens, 1)
+
+    def __sub__(self, other: Rate) -> Rate:
+        """What this one matched of the same inputs and `other`, which matched less, did not."""
+        blocks, tokens = self.matched_blocks - other.matched_blocks, self.matched_tokens - other.matched_tokens
+        return Rate(blocks, self.input_blocks, tokens, self.input_tokens)
 
 
 class Ideal(NamedTuple):
@@ -103,6 +116,11 @@ class Run:
     seconds: float  # wall clock, compilation included
     requests_per_second: float  # of the median chunk of requests, so that compilation does not count
     series: tuple[Point, ...]  # at most POINTS, evenly spaced, the last at the end
+
+    @property
+    def label(self) -> str:
+        """What tells runs of one capacity apart."""
+        return self.policy
 
 
 def serve(cache: Cache, request: Request, *, page_size: int = 1) -> Served:
@@ -146,6 +164,7 @@ def replay(
     capacity: int,
     policy: str,
     page_size: int = 1,
+    rule: Callable[[Any, Request], Served] | None = None,
     on_progress: Callable[[int], None] = lambda served: None,
 ) -> Run:
     """Replays `trace` through an empty cache; the rest says which cache it is, for the result.
@@ -156,16 +175,18 @@ def replay(
       capacity: blocks that the cache holds.
       policy: the name of its eviction policy.
       page_size: blocks of a page.
+      rule: serves one request; `serve` by default.
       on_progress: called now and then with the number of requests served since the last call.
 
     """
+    rule = rule or partial(serve, page_size=page_size)
     served: list[Served] = []
     speeds: list[float] = []
     start = time.perf_counter()
     for first in range(0, len(trace.requests), CHUNK):
         chunk = trace.requests[first : first + CHUNK]
         began = time.perf_counter()
-        served.extend(serve(cache, request, page_size=page_size) for request in chunk)
+        served.extend(rule(cache, request) for request in chunk)
         speeds.append(len(chunk) / (time.perf_counter() - began))
         on_progress(len(chunk))
     seconds = time.perf_counter() - start
@@ -176,7 +197,7 @@ def replay(
         policy=policy,
         page_size=page_size,
         requests=len(served),
-        rate=_rate(trace, matched),
+        rate=rate_of(trace, matched),
         evicted=sum(evicted),
         evict_calls=len(evicted),
         refused=sum(s.refused for s in served),
@@ -219,10 +240,11 @@ def ideal(trace: Trace, *, page_size: int = 1) -> Ideal:
                 depth = end
             node = children.setdefault(edge, len(children) + 1)
         matched.append(depth)
-    return Ideal(_rate(trace, matched), len(children) * page_size)
+    return Ideal(rate_of(trace, matched), len(children) * page_size)
 
 
-def _rate(trace: Trace, matched: Sequence[int]) -> Rate:
+def rate_of(trace: Trace, matched: Sequence[int]) -> Rate:
+    """The hit rate of a trace of whose requests so many input blocks were matched, each."""
     tokens = (
         min(blocks * trace.block_size, request.input_length)  # a Mooncake input's last block may be partial
         for request, blocks in zip(trace.requests, matched, strict=True)
