@@ -1,9 +1,12 @@
 """The oracle in the dress of the handle, and broken copies of it: a comparison must tell them apart."""
 
+from dataclasses import replace
+
 from tests.moves import Moves
 from tests.oracle import OracleCache, OracleFull, OracleRefused
 from tests.oracle import results as r
-from tests.pair import FULL, Pair
+from tests.oracle.components import FULL
+from tests.pair import Pair
 from tests.setups import Setup
 
 
@@ -40,11 +43,15 @@ class NoTouch(StandIn):
             node.access = order.get(node.number, node.access)
         return result
 
+    def check(self):
+        pass
+
 
 class TouchingProbe(StandIn):
     def probe(self, tokens, namespace=None):
         path, _, _ = self._walk(namespace, self._pages(self._tokens(tokens)))
-        self._touch(path)
+        if path:
+            self._touch(path, path[-1].end)
         return super().probe(tokens, namespace)
 
 
@@ -53,7 +60,7 @@ class SplitUnlocks(StandIn):
 
     def _split(self, node, n):
         front = super()._split(node, n)
-        front.locks = {FULL: 0}
+        front.locks = self.none()
         return front
 
     def check(self):
@@ -64,7 +71,7 @@ class EvictsLocked(StandIn):
     def evict(self, wanted):
         locks = [(n, n.locks) for n in self.nodes()]
         for node, _ in locks:
-            node.locks = {FULL: 0}
+            node.locks = self.none()
         result = super().evict(wanted)
         for node, lock in locks:
             node.locks = lock
@@ -84,8 +91,8 @@ class LeaksDuplicates(StandIn):
 
     def insert(self, tokens, slots, namespace=None, **options):
         result = super().insert(tokens, slots, namespace, **options)
-        if self.free_slots is not None:
-            self.free_slots -= set(result.freed[FULL])
+        if self.free_slots[FULL] is not None:
+            self.free_slots[FULL] = self.free_slots[FULL] - set(result.freed[FULL])
         return result
 
 
@@ -98,7 +105,7 @@ class CountsTwice(StandIn):
 
 
 class TakesAnySlot(StandIn):
-    def _check_held(self, slots):
+    def _check_held(self, handed):
         pass
 
     def check(self):
@@ -129,8 +136,7 @@ class RoundsUp(StandIn):
 
     def probe(self, tokens, namespace=None):
         result = super().probe(tokens, namespace)
-        n = result.device_len + (result.stop == r.DIVERGED)
-        return r.Match(n, *list(result.__dict__.values())[1:])
+        return replace(result, device_len=result.device_len + (result.stop == r.DIVERGED))
 
 
 class GrowsWhenFull(StandIn):
@@ -154,7 +160,7 @@ class SplitRefreshes(StandIn):
 
     def _split(self, node, n):
         front = super()._split(node, n)
-        self._touch([front, node])
+        self._touch([front, node], node.end)
         return front
 
 

@@ -17,13 +17,17 @@ OFTEN = {
     "request": 12,
     "insert_own": 8,
     "match": 8,
-    "evict": 2,
+    "again": 4,
+    "branch": 2,
     "lock": 3,
     "unlock": 5,
+    "release_early": 2,
+    "advance_session": 2,
+    "turn": 2,
     "chunked": 3,
-    "free": 4,
+    "free": 5,
 }
-RARELY = {"reset": 0.1, "save": 0.2, "roll_back": 0.2, "twice": 0.2, "malformed": 0.2}
+RARELY = {"close_session": 0.3, "reset": 0.1, "save": 0.2, "roll_back": 0.2, "twice": 0.2, "malformed": 0.2}
 WEIGHTS = OFTEN | RARELY
 
 Step = tuple[str, dict]

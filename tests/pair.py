@@ -5,8 +5,8 @@ from collections import deque
 import numpy as np
 
 from tests.oracle import OracleFull, OracleRefused, tagged
+from tests.oracle.components import MAMBA
 
-FULL = "full"
 OK, REFUSED, NO_ROOM = "ok", "refused", "full"
 
 
@@ -21,6 +21,14 @@ def same(what: str, got, want) -> None:
 
 def ints(slots) -> list[int]:
     return [int(s) for s in np.asarray(slots).reshape(-1)]
+
+
+def by_name(slots: dict) -> dict[str, list[int]]:
+    return {name: ints(of) for name, of in slots.items()}
+
+
+def in_order(slots: dict) -> dict[str, list[int]]:
+    return {name: sorted(ints(of)) for name, of in slots.items()}
 
 
 def state_bits(cache) -> list[bytes]:
@@ -41,9 +49,9 @@ def errors() -> tuple[type, type]:
 
 
 class Pair:
-    """`held`: the slots that requests have; `spare`: those of the caller's allocator, if it owns the pool.
+    """Per component, `held`: the slots that requests have; `spare`: those of the caller's allocator, if he has one.
 
-    Nodes and receipts are named by the oracle's numbers; `handles` maps them to what the cache calls them.
+    Nodes, receipts and sessions are named by the oracle's numbers; `handles` maps nodes to what the cache calls them.
     """
 
     def __init__(self, setup, cache, *, refused: type, no_room: type, bits=state_bits):
@@ -57,24 +65,31 @@ class Pair:
         self.cache.reset()
         self.oracle.reset()
         self.handles = {0: 0}  # oracle's node -> handle
-        self.held = []
-        self.spare = deque(() if self.setup.owned else range(self.setup.slots))
+        self.held = {name: [] for name in self.setup.names}
+        self.spare = {name: deque(range(self.setup.pools[name])) for name in self.setup.callers}
         self.receipts = []  # pairs of receipts that are out: the cache's, the oracle's
-        self.spent = []  # pairs of receipts that were given back
-        self.stale = []  # handles of nodes that are gone
+        self.sessions = []  # pairs of numbers, open and closed
+        self._forget()
         self.calls += 1
 
+    def _forget(self) -> None:
+        self.spent = []  # pairs of receipts that were given back
+        self.stale = []  # handles of nodes that are gone
+
     def snapshot(self) -> tuple:
-        mine = (dict(self.handles), list(self.held), list(self.spare), list(self.receipts))
+        held, spare = ({name: list(of) for name, of in slots.items()} for slots in (self.held, self.spare))
+        mine = (dict(self.handles), held, spare, list(self.receipts), list(self.sessions))
         return self.cache.state, self.oracle.snapshot(), mine
 
     def restore(self, snapshot: tuple) -> None:
-        state, oracle, (handles, held, spare, receipts) = snapshot
+        state, oracle, (handles, held, spare, receipts, sessions) = snapshot
         self.cache.state = state
         self.oracle.restore(oracle)
-        self.handles, self.held = dict(handles), list(held)
-        self.spare, self.receipts = deque(spare), list(receipts)
-        self.spent, self.stale = [], []  # names of that future: they may come to mean other things
+        self.handles = dict(handles)
+        self.held = {name: list(of) for name, of in held.items()}
+        self.spare = {name: deque(of) for name, of in spare.items()}
+        self.receipts, self.sessions = list(receipts), list(sessions)
+        self._forget()  # names of that future: they may come to mean other things
         self.calls += 1
 
     def _both(self, of_cache, of_oracle) -> tuple:
@@ -108,11 +123,11 @@ class Pair:
         same(f"handle of node {number}", handle, known)
 
     def _same_match(self, got, want) -> None:
-        for name in ("device_len", "host_len", "full_len"):
+        for name in ("device_len", "host_len", "full_len", "branching_len"):
             same(name, int(getattr(got, name)), getattr(want, name))
         same("stop", getattr(got.stop, "name", got.stop), want.stop)
-        same("slots", ints(got.slots[FULL]), want.slots[FULL])
-        same("components", set(got.slots), {FULL})
+        same("hits", {name: int(hit) for name, hit in got.hits.items()}, want.hits)
+        same("slots", by_name(got.slots), want.slots)
         self._node(got.node, want.node)
         self._node(got.best_node, want.best_node)
 
@@ -147,28 +162,29 @@ class Pair:
         for one, other in zip(got, want, strict=True):
             self._same_match(one, other)
 
-    def alloc(self, n: int) -> list[int] | None:
+    def alloc(self, name: str, n: int) -> list[int] | None:
         """Takes `n` slots into `held`."""
-        if not self.setup.owned:
-            if n > len(self.spare):
+        if name in self.spare:
+            if n > len(self.spare[name]):
                 return None
-            slots = [self.spare.popleft() for _ in range(n)]
-            self.held += slots
+            slots = [self.spare[name].popleft() for _ in range(n)]
+            self.held[name] += slots
             return slots
         self.calls += 1
-        got = self.cache.alloc(FULL, n)
+        got = self.cache.alloc(name, n)
         slots = None if got is None else ints(got)
-        if (slots is None) != (n > len(self.oracle.free_slots)):
-            raise Difference(f"alloc({n}): {slots} with {len(self.oracle.free_slots)} free")
+        free = len(self.oracle.free_slots[name])
+        if (slots is None) != (n > free):
+            raise Difference(f"alloc({name!r}, {n}): {slots} with {free} free")
         if slots is None:
             return None
         try:
-            self.oracle.alloc(FULL, n, slots=slots)
+            self.oracle.alloc(name, n, slots=slots)
         except AssertionError as e:
-            raise Difference(f"alloc({n}): {slots}: {e}") from e
+            raise Difference(f"alloc({name!r}, {n}): {slots}: {e}") from e
         if not self.setup.tails:
             self._whole_pages(slots)
-        self.held += slots
+        self.held[name] += slots
         return slots
 
     def _whole_pages(self, slots: list[int]) -> None:
@@ -176,39 +192,51 @@ class Pair:
         for page in zip(*[iter(slots)] * size, strict=True):
             same("a page of slots", page, tuple(range(page[0] // size * size, page[0] // size * size + size)))
 
-    def free(self, slots: list[int]) -> str:
-        if not self.setup.owned:
-            self.held = [s for s in self.held if s not in slots]
-            self.spare += slots
-            return OK
-        outcome, _, _ = self._both(lambda: self.cache.free(FULL, slots), lambda: self.oracle.free(FULL, slots))
+    def _not_held(self, name: str, slots) -> None:
+        gone = set(slots)
+        self.held[name] = [s for s in self.held[name] if s not in gone]
+
+    def free(self, name: str, slots: list[int]) -> str:
+        outcome = OK
+        if name in self.spare:
+            self.spare[name] += slots
+        else:
+            outcome, _, _ = self._both(lambda: self.cache.free(name, slots), lambda: self.oracle.free(name, slots))
         if outcome == OK:
-            self.held = [s for s in self.held if s not in slots]
+            self._not_held(name, slots)
         return outcome
 
-    def insert(self, key, slots, space, **options):
+    def insert(self, key, slots: dict, space, **options):
         """Returns the outcome and the oracle's result."""
         outcome, got, want = self._both(
-            lambda: self.cache.insert(key, {FULL: slots}, namespace=space, **options),
-            lambda: self.oracle.insert(key, {FULL: slots}, space, **options),
+            lambda: self.cache.insert(key, slots, namespace=space, **options),
+            lambda: self.oracle.insert(key, slots, space, **options),
         )
         if outcome == OK:
             same("prefix_len", int(got.prefix_len), want.prefix_len)
-            same("adopted", {k: ints(v) for k, v in got.adopted.items()}, want.adopted)
-            same("freed", {k: ints(v) for k, v in got.freed.items()}, want.freed)
+            same("adopted", by_name(got.adopted), want.adopted)
+            same("freed", self._freed(got.freed), self._freed(want.freed))
+            same("existed", {name: bool(had) for name, had in got.existed.items()}, want.existed)
             self._node(got.node, want.node)
-            gone = set(want.adopted[FULL] + want.freed[FULL])
-            self.held = [s for s in self.held if s not in gone]
-            if not self.setup.owned:
-                self.spare += want.freed[FULL]
+            for name in self.setup.names:
+                self._not_held(name, want.adopted[name] + want.freed[name])
+            self._spare(want.freed)
         return outcome, want
 
-    def evict(self, n: int) -> None:
-        _, got, want = self._both(lambda: self.cache.evict({FULL: n}), lambda: self.oracle.evict({FULL: n}))
-        same("evicted", {k: int(v) for k, v in got.evicted.items()}, want.evicted)
-        same("freed", sorted(ints(got.freed[FULL])), sorted(want.freed[FULL]))
-        if not self.setup.owned:
-            self.spare += want.freed[FULL]
+    @staticmethod
+    def _freed(freed: dict) -> dict:
+        """In the order handed in; but states that a path may not keep have no order among themselves."""
+        return {name: sorted(ints(of)) if name == MAMBA else ints(of) for name, of in freed.items()}
+
+    def _spare(self, freed: dict) -> None:
+        for name in self.setup.callers:
+            self.spare[name] += freed[name]
+
+    def evict(self, targets: dict) -> None:
+        _, got, want = self._both(lambda: self.cache.evict(targets), lambda: self.oracle.evict(targets))
+        same("evicted", {name: int(n) for name, n in got.evicted.items()}, want.evicted)
+        same("freed", in_order(got.freed), in_order(want.freed))
+        self._spare(want.freed)
         alive = {0, *(node.number for node in self.oracle.nodes())}
         for number in set(self.handles) - alive:
             self.stale.append(self.handles.pop(number))
@@ -230,6 +258,40 @@ class Pair:
         same("unlock", outcome, OK)
         self.spent.append((got, want))
 
+    def release_early(self, i: int, name: str) -> str:
+        got, want = self.receipts[i]
+        outcome, _, _ = self._both(
+            lambda: self.cache.release_early(got, name), lambda: self.oracle.release_early(want, name)
+        )
+        return outcome
+
+    # Sessions
+
+    def open_session(self) -> str:
+        outcome, got, want = self._both(self.cache.open_session, self.oracle.open_session)
+        if outcome == OK:
+            same("a session of its own", int(got) in [mine for mine, _ in self.sessions], False)
+            self.sessions.append((int(got), want))
+        return outcome
+
+    def advance_session(self, i: int, number: int) -> None:
+        self.learn_handles()
+        handle = self.handles[number]
+        self._session(i, lambda cache, session, node: cache.advance_session(session, node), (handle, number))
+
+    def recede_session(self, i: int, length: int) -> None:
+        self._session(i, lambda cache, session, n: cache.recede_session(session, n), (length, length))
+
+    def close_session(self, i: int) -> None:
+        self._session(i, lambda cache, session, _: cache.close_session(session), (None, None))
+
+    def _session(self, i: int, call, arguments: tuple) -> None:
+        got, want = self.sessions[i]
+        _, one, other = self._both(
+            lambda: call(self.cache, got, arguments[0]), lambda: call(self.oracle, want, arguments[1])
+        )
+        same("the session was open", one, other)
+
     def refuses(self, what: str, call) -> None:
         """`call` is wrong by the look of it, and the oracle need not be asked."""
         self.calls += 1
@@ -250,15 +312,20 @@ class Pair:
             self.cache.check()
         self.compare_sizes()
         self.compare_trees()
-        order = [int(handle) for handle in self.cache.access_order(FULL)]
-        same("access order", order, [self.handles[n] for n in self.oracle.access_order(FULL)])
+        for name in self.setup.names:
+            order = [int(handle) for handle in self.cache.access_order(name)]
+            same(f"access order of {name}", order, [self.handles[n] for n in self.oracle.access_order(name)])
 
     def compare_sizes(self) -> None:
-        got, want = self.cache.sizes()[FULL], self.oracle.sizes()[FULL]
-        for name in ("free", "evictable", "protected"):
-            same(name, getattr(got, name), getattr(want, name))
-        free = len(self.spare) if got.free is None else got.free
-        same("ledger", free + got.evictable + got.protected + len(self.held), self.setup.slots)
+        sizes, wanted = self.cache.sizes(), self.oracle.sizes()
+        same("components", set(sizes), set(wanted))
+        for component in self.setup.names:
+            got, want = sizes[component], wanted[component]
+            for name in ("free", "evictable", "protected"):
+                same(f"{name} of {component}", getattr(got, name), getattr(want, name))
+            free = len(self.spare[component]) if got.free is None else got.free
+            total = free + got.evictable + got.protected + len(self.held[component])
+            same(f"ledger of {component}", total, self.setup.pools[component])
 
     def compare_trees(self) -> None:
         got = [view for view in self.cache.tree() if int(view.node) != 0]
@@ -273,7 +340,7 @@ class Pair:
             theirs = want[tagged(mine.namespace), tuple(mine.prefix)]
             where = f"of the node at {theirs.namespace!r} {theirs.prefix}"
             same(f"parent {where}", int(mine.parent), self.handles[theirs.parent])
-            for name in ("key", "hit_count", "priority", "values", "locks", "is_leaf"):
+            for name in ("key", "hit_count", "priority", "values", "locks", "sessions", "is_leaf"):
                 same(f"{name} {where}", getattr(mine, name), getattr(theirs, name))
         handles = [self.handles[v.node] for v in want.values()]
         same("distinct handles", len(set(handles) | {0}), len(handles) + 1)

@@ -80,7 +80,9 @@ def test_receipts_outlive_what_a_program_makes_of_the_state(cache):
     cache.unlock(receipt)
     assert cache.sizes()["full"].protected == 0
     receipt = cache.lock(cache.match_prefix(A).node)
-    unlocked, _ = ops.unlock(cache.state, ops.Receipt(node=cache.state.ref(jnp.int32(1)), end=jnp.int32(4), since={"full": jnp.int32(0)}))
+    unlocked, _ = ops.unlock(
+        cache.state, ops.Receipt(node=cache.state.ref(jnp.int32(1)), end=jnp.int32(4), since={"full": jnp.int32(0)})
+    )
     cache.state = unlocked
     with pytest.raises(urc.InvalidInput, match="not live here"):
         cache.unlock(receipt)

@@ -17,7 +17,7 @@ def shape(cache):
 
 
 def test_an_empty_cache_has_nothing():
-    cache = OracleCache(pool=4)
+    cache = OracleCache(pools={FULL: 4})
     hit = cache.match_prefix([1, 2])
     assert (hit.device_len, hit.node, hit.slots, hit.stop) == (0, 0, {FULL: []}, "NO_CHILD")
     assert cache.match_prefix([]).stop == "KEY_EXHAUSTED"
@@ -25,7 +25,7 @@ def test_an_empty_cache_has_nothing():
 
 
 def test_a_match_returns_the_slots_in_order_and_splits():
-    cache = OracleCache(pool=9)
+    cache = OracleCache(pools={FULL: 9})
     cache.alloc(FULL, 4, slots=[7, 5, 8, 6])
     leaf = cache.insert([1, 2, 3, 4], {FULL: [7, 5, 8, 6]})
     assert (leaf.prefix_len, leaf.adopted, leaf.freed) == (0, {FULL: [7, 5, 8, 6]}, {FULL: []})
@@ -42,7 +42,7 @@ def test_a_match_returns_the_slots_in_order_and_splits():
 
 
 def test_a_probe_changes_nothing_and_names_the_node_that_holds_the_end():
-    cache = OracleCache(pool=9)
+    cache = OracleCache(pools={FULL: 9})
     leaf = put(cache, [1, 2, 3, 4])
     before = cache.digest()
     hit = cache.probe([1, 2])
@@ -52,7 +52,7 @@ def test_a_probe_changes_nothing_and_names_the_node_that_holds_the_end():
 
 
 def test_keys_are_cut_to_whole_pages_before_any_look_up():
-    cache = OracleCache(page_size=4, pool=16)
+    cache = OracleCache(page_size=4, pools={FULL: 16})
     result = put(cache, [1, 2, 3, 4, 5, 6, 7])
     assert result.adopted[FULL] == [0, 1, 2, 3]
     assert result.freed[FULL] == [4, 5, 6]
@@ -65,7 +65,7 @@ def test_keys_are_cut_to_whole_pages_before_any_look_up():
 
 
 def test_an_insert_frees_duplicates_from_where_the_caller_stopped_sharing():
-    cache = OracleCache(pool=12)
+    cache = OracleCache(pools={FULL: 12})
     put(cache, [1, 2, 3, 4])  # slots 0..3
     fresh = cache.alloc(FULL, 5)  # 4..8
     result = cache.insert([1, 2, 3, 9, 9, 9], {FULL: [0, *fresh]}, prev_prefix_len=1)
@@ -75,14 +75,14 @@ def test_an_insert_frees_duplicates_from_where_the_caller_stopped_sharing():
     assert cache.probe([1, 2, 3, 4]).slots[FULL] == [0, 1, 2, 3]
     assert cache.sizes()[FULL].free == 12 - 4 - 3
     # The entries below prev_prefix_len are not looked at, and the tail's slots may be left out.
-    paged = OracleCache(page_size=2, pool=8)
+    paged = OracleCache(page_size=2, pools={FULL: 8})
     put(paged, [1, 1])
     slots = [-5, 99, *paged.alloc(FULL, 2)]
     assert paged.insert([1, 1, 2, 2, 3], {FULL: slots}, prev_prefix_len=2).adopted[FULL] == slots[2:]
 
 
 def test_hits_count_requests_and_priority_is_the_maximum():
-    cache = OracleCache(pool=32)
+    cache = OracleCache(pools={FULL: 32})
     put(cache, [1, 2, 3, 4], priority=5)
     cache.match_prefix([1, 2, 3, 4])
     assert [v.hit_count for v in cache.tree()] == [1]
@@ -105,7 +105,7 @@ def test_hits_count_requests_and_priority_is_the_maximum():
 
 
 def test_the_order_of_access():
-    cache = OracleCache(pool=16)
+    cache = OracleCache(pools={FULL: 16})
     put(cache, [1, 2, 3])
     put(cache, [1, 2, 4])
     name = {v.node: v.prefix for v in cache.tree()}
@@ -147,7 +147,7 @@ A, B, C = (1, 2, 3, 4), (5, 6), (1, 2, 7)
     ],
 )
 def test_policies(policy, args, want):
-    cache = OracleCache(pool=32, policy=policy, policy_args=args)
+    cache = OracleCache(pools={FULL: 32}, policy=policy, policy_args=args)
     for tokens, priority in HISTORY:
         put(cache, tokens, priority=priority)
     gone = []
@@ -163,7 +163,7 @@ def test_policies(policy, args, want):
 
 
 def test_a_parent_that_becomes_a_leaf_goes_at_once():
-    cache = OracleCache(pool=8)
+    cache = OracleCache(pools={FULL: 8})
     put(cache, [1])
     put(cache, [1, 2])
     result = cache.evict({FULL: 2})
@@ -173,7 +173,7 @@ def test_a_parent_that_becomes_a_leaf_goes_at_once():
 
 
 def test_eviction_takes_whole_leaves_and_reports_what_it_could_do():
-    cache = OracleCache(pool=8)
+    cache = OracleCache(pools={FULL: 8})
     put(cache, [1, 2, 3])
     assert cache.evict({FULL: 0}).evicted == {FULL: 0}
     assert cache.evict({FULL: 1}).evicted == {FULL: 3}
@@ -182,7 +182,7 @@ def test_eviction_takes_whole_leaves_and_reports_what_it_could_do():
 
 
 def test_a_lock_holds_the_whole_path_also_across_a_split():
-    cache = OracleCache(pool=16)
+    cache = OracleCache(pools={FULL: 16})
     put(cache, [1, 2, 3, 4])
     leaf = put(cache, [1, 2, 3, 4, 5, 6])
     receipt = cache.lock(leaf.node)
@@ -199,7 +199,7 @@ def test_a_lock_holds_the_whole_path_also_across_a_split():
 
 
 def test_a_full_node_table_cuts_a_match_and_refuses_an_insert():
-    cache = OracleCache(pool=16, max_nodes=3)  # two beside the root
+    cache = OracleCache(pools={FULL: 16}, max_nodes=3)  # two beside the root
     put(cache, [1, 2, 3])
     leaf = put(cache, [1, 2, 3, 4, 5])
     before = cache.digest()
@@ -225,7 +225,7 @@ def test_a_full_node_table_cuts_a_match_and_refuses_an_insert():
 
 
 def test_an_insert_that_needs_two_nodes_wants_two():
-    cache = OracleCache(pool=16, max_nodes=3)
+    cache = OracleCache(pools={FULL: 16}, max_nodes=3)
     put(cache, [1, 2, 3])
     slots = cache.alloc(FULL, 3)
     with pytest.raises(OracleFull):
@@ -252,7 +252,7 @@ def test_a_caller_may_own_the_pool_and_holes_do_not_fill_the_arena():
 
 
 def test_namespaces_do_not_meet():
-    cache = OracleCache(pool=32)
+    cache = OracleCache(pools={FULL: 32})
     spaces = [None, "", 0, "0", b"0", ("0",), ("ab", "c"), ("a", "bc"), (), False]
     for space in spaces:
         assert cache.probe([1], space).device_len == 0
@@ -288,7 +288,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_refusals_change_nothing(what):
-    cache = OracleCache(pool=16)
+    cache = OracleCache(pools={FULL: 16})
     put(cache, [1, 2, 3])
     mine = cache.alloc(FULL, 4)
     before = cache.digest()
@@ -298,7 +298,7 @@ def test_refusals_change_nothing(what):
 
 
 def test_alloc_takes_all_or_nothing_and_checks_what_it_is_told():
-    cache = OracleCache(pool=4)
+    cache = OracleCache(pools={FULL: 4})
     assert cache.alloc(FULL, 3, slots=[3, 1, 0]) == [3, 1, 0]
     assert cache.alloc(FULL, 2) is None
     with pytest.raises(AssertionError):
@@ -310,7 +310,7 @@ def test_alloc_takes_all_or_nothing_and_checks_what_it_is_told():
 
 
 def test_a_snapshot_is_another_time():
-    cache = OracleCache(pool=8)
+    cache = OracleCache(pools={FULL: 8})
     leaf = put(cache, [1, 2, 3])
     then, digest = cache.snapshot(), cache.digest()
     receipt = cache.lock(leaf.node)
@@ -325,7 +325,7 @@ def test_a_snapshot_is_another_time():
 
 
 def test_reset_forgets():
-    cache = OracleCache(pool=8)
+    cache = OracleCache(pools={FULL: 8})
     empty = cache.digest()
     cache.lock(put(cache, [1, 2, 3]).node)
     cache.reset()

@@ -1,191 +1,91 @@
 """A radix cache of plain lists and dicts, written from the semantics, as simple as it can be.
 
-It knows the `Full` component on the device tier. Everything is found by walking or scanning; nothing is
+It knows `Full`, `SWA` and `Mamba` on the device tier. Everything is found by walking or scanning; nothing is
 cached, so nothing can be stale. Checks come first in every operation, so a refused one has changed nothing.
 """
 
-import copy
+import math
+from itertools import accumulate
 
 from tests.oracle import results as r
-from tests.oracle.node import Node, common_pages, split
-from tests.oracle.policies import FULL, score
-
-MAX_TOKEN = 2**31 - 1
-
-
-def tagged(namespace) -> object:
-    """A namespace with the types of its parts, so that 1 and "1" and True and (1,) are all different."""
-    if isinstance(namespace, tuple):
-        return ("tuple", *(tagged(part) for part in namespace))
-    return (type(namespace).__name__, namespace)
+from tests.oracle.components import FULL, MAMBA, RANKED, SWA
+from tests.oracle.node import Claim, Node
+from tests.oracle.policies import score
+from tests.oracle.tree import OracleTree
 
 
-class OracleCache:
-    """`pool`: slots owned by the cache, or None where the caller owns the allocator."""
+class OracleCache(OracleTree):
+    # Matching. A segment is a node and how many of its tokens agree: all but in the last one of a path.
 
-    def __init__(self, *, page_size=1, pool=None, policy="lru", policy_args=None, max_nodes=None, arena_tokens=None):
-        self.page_size = page_size
-        self.pool = pool
-        self.policy = policy
-        self.policy_args = policy_args or {}
-        self.max_nodes = max_nodes
-        self.arena_tokens = arena_tokens
-        self.reset()
+    def _segments(self, tokens, namespace) -> tuple[list, bool, str]:
+        """The segments of a key, whether the last one ends inside its node, and why the walk ended."""
+        path, part, stop = self._walk(namespace, self._pages(self._tokens(tokens)))
+        return [(node, len(node.key)) for node in path] + ([part] if part else []), part is not None, stop
 
-    def reset(self) -> None:
-        self.root = Node(number=0, parent=None)
-        self.free_slots = None if self.pool is None else set(range(self.pool))
-        self.clock = 0
-        self.numbers = 0  # of nodes made so far
-        self.receipts = {}  # number of each receipt not yet given back -> its node
-        self.receipts_made = 0
+    def _agreed(self, segments: list) -> dict[str, list[int]]:
+        """Per component the positions at which it alone agrees."""
+        ends = list(accumulate(n for _, n in segments))
+        return {
+            name: [0] + [end for end, agrees in zip(ends, component.agrees(segments), strict=True) if agrees]
+            for name, component in self.components.items()
+        }
 
-    def snapshot(self) -> dict:
-        return copy.deepcopy(self.__dict__)
+    def _answer(self, segments: list, inside: bool, stop: str, *, stuck: bool = False) -> r.Match:
+        """The result, with the segments' nodes as they are; `stuck`: no node is free to split the last one."""
+        agreed = self._agreed(segments)
+        full_len = sum(n for _, n in segments)
+        together = set.intersection(*map(set, agreed.values()))
+        device_len = max(together)
+        hits = {name: max(positions) for name, positions in agreed.items()}
+        if stuck and inside and device_len == full_len:
+            device_len = full_len = max(together - {full_len})
+            hits = {name: min(hit, device_len) for name, hit in hits.items()}
+            stop = r.NO_FREE_NODE
+        elif device_len < full_len:
+            least = min(self.components, key=lambda name: (hits[name], RANKED.index(name)))
+            stop = self.components[least].missing
+        used = [s for s, end in zip(segments, accumulate(n for _, n in segments), strict=True) if end <= device_len]
+        node = used[-1][0].number if used else 0
+        return r.Match(
+            device_len=device_len,
+            node=node,
+            slots={name: component.matched(used) for name, component in self.components.items()},
+            host_len=0,
+            best_node=node,
+            full_len=full_len,
+            hits=hits,
+            branching_len=self._branching_len(device_len, full_len),
+            stop=stop,
+        )
 
-    def restore(self, snapshot: dict) -> None:
-        self.__dict__ = copy.deepcopy(snapshot)
-
-    def digest(self) -> tuple:
-        """Equal digests, equal caches."""
-        nodes = [
-            (v, n.created, n.longest, tuple(n.access.items())) for v, n in zip(self.tree(), self.nodes(), strict=True)
-        ]
-        free = None if self.free_slots is None else sorted(self.free_slots)
-        return repr((nodes, free, self.clock, self.numbers, sorted(self.receipts), self.receipts_made))
-
-    # Looking
-
-    def nodes(self) -> list[Node]:
-        """All nodes but the root, in the order of namespace and prefix."""
-        found, rest = [], list(self.root.children)
-        while rest:
-            node = rest.pop()
-            found.append(node)
-            rest += node.children
-        return sorted(found, key=lambda n: (repr(tagged(n.namespace)), n.prefix))
-
-    def find(self, number: int) -> Node:
-        for node in [self.root, *self.nodes()]:
-            if node.number == number:
-                return node
-        raise r.OracleRefused(f"no node {number}")
-
-    def free_nodes(self) -> float:
-        return float("inf") if self.max_nodes is None else self.max_nodes - 1 - len(self.nodes())
-
-    def live_tokens(self) -> int:
-        return sum(len(n.key) for n in self.nodes())
-
-    def tree_slots(self) -> list[int]:
-        return [slot for n in self.nodes() for slot in n.values[FULL] or ()]
-
-    def held_slots(self) -> set[int]:
-        """Slots of a pool of ours that are neither free nor in the tree: the requests have them."""
-        return set(range(self.pool)) - self.free_slots - set(self.tree_slots())
-
-    def _tokens(self, tokens) -> tuple:
-        tokens = tuple(int(t) for t in tokens)
-        if any(not 0 <= t <= MAX_TOKEN for t in tokens):
-            raise r.OracleRefused("a token out of range")
-        return tokens
-
-    def _pages(self, tokens) -> tuple:
-        return tokens[: len(tokens) // self.page_size * self.page_size]
-
-    def _walk(self, namespace, key: tuple) -> tuple[list[Node], tuple[Node, int] | None, str]:
-        """The nodes that agree with `key` to their ends; one that agrees in part, and how far; the reason."""
-        path, node, rest = [], self.root, key
-        while rest:
-            for child in node.children:
-                same_space = node is not self.root or tagged(child.namespace) == tagged(namespace)
-                n = common_pages(child.key, rest, self.page_size)
-                if same_space and n > 0:
-                    break
-            else:
-                return path, None, r.NO_CHILD
-            if n < len(child.key):
-                return path, (child, n), r.KEY_EXHAUSTED if n == len(rest) else r.DIVERGED
-            path.append(child)
-            node, rest = child, rest[n:]
-        return path, None, r.KEY_EXHAUSTED
-
-    @staticmethod
-    def _match(path: list[Node], node: Node, slots: list[int], stop: str) -> r.Match:
-        n = len(slots)
-        return r.Match(n, node.number, {FULL: slots}, 0, node.number, n, stop)
+    def _branching_len(self, device_len: int, full_len: int) -> int:
+        interval = self.components[MAMBA].checkpoint_interval if MAMBA in self.components else 1
+        unit = math.lcm(self.page_size, interval)
+        last = full_len // unit * unit
+        return last if last > device_len else 0
 
     def probe(self, tokens, namespace=None) -> r.Match:
-        path, part, stop = self._walk(namespace, self._pages(self._tokens(tokens)))
-        slots = [slot for node in path for slot in node.values[FULL]]
-        node = path[-1] if path else self.root
-        if part:
-            node, n = part
-            slots += node.values[FULL][:n]
-        return self._match(path, node, slots, stop)
+        return self._answer(*self._segments(tokens, namespace))
+
+    def match_prefix(self, tokens, namespace=None) -> r.Match:
+        segments, inside, stop = self._segments(tokens, namespace)
+        stuck = inside and self.free_nodes() < 1
+        if inside and not stuck:
+            node, n = segments[-1]
+            segments[-1] = self._split(node, n), n
+        answer = self._answer(segments, inside, stop, stuck=stuck)
+        if answer.device_len > 0:
+            path = [node for node, _ in segments if node.end <= answer.device_len]
+            self._touch(path, answer.device_len)
+        return answer
 
     def probes(self, keys, namespaces=None) -> list[r.Match]:
         spaces = namespaces or [None] * len(keys)
         return [self.probe(key, space) for key, space in zip(keys, spaces, strict=True)]
 
-    # Matching
-
-    def match_prefix(self, tokens, namespace=None) -> r.Match:
-        path, part, stop = self._walk(namespace, self._pages(self._tokens(tokens)))
-        if part and self.free_nodes() < 1:
-            stop = r.NO_FREE_NODE
-        elif part:
-            path.append(self._split(*part))
-        self._touch(path)
-        slots = [slot for node in path for slot in node.values[FULL]]
-        return self._match(path, path[-1] if path else self.root, slots, stop)
-
     def match_prefixes(self, keys, namespaces=None) -> list[r.Match]:
         spaces = namespaces or [None] * len(keys)
         return [self.match_prefix(key, space) for key, space in zip(keys, spaces, strict=True)]
-
-    def _split(self, node: Node, n: int) -> Node:
-        self.numbers += 1
-        return split(node, n, self.numbers)
-
-    def _touch(self, path: list[Node]) -> None:
-        if path:
-            self.clock += 1
-        for node in path:
-            node.access[FULL] = self.clock
-
-    # Slots
-
-    def alloc(self, name: str, n: int, slots=None) -> list[int] | None:
-        """Hands out `n` slots or none; `slots`: those that another allocator chose, which must be free."""
-        if name != FULL or self.free_slots is None or n < 0:
-            raise r.OracleRefused("cannot allocate")
-        if n > len(self.free_slots):
-            assert slots is None, "slots handed out beyond the pool"
-            return None
-        slots = sorted(self.free_slots)[:n] if slots is None else [int(s) for s in slots]
-        assert len(slots) == n, "not as many slots as were asked for"
-        assert len(set(slots)) == n, "a slot handed out twice at once"
-        assert set(slots) <= self.free_slots, "a slot handed out that was not free"
-        self.free_slots -= set(slots)
-        return slots
-
-    def free(self, name: str, slots) -> None:
-        if name != FULL or self.free_slots is None:
-            raise r.OracleRefused("no pool of ours")
-        self._check_held(list(slots))
-        self.free_slots |= set(slots)
-
-    def _check_held(self, slots: list[int]) -> None:
-        """Refuses slots that the caller cannot own: each must be his, and named once."""
-        if len(set(slots)) != len(slots):
-            raise r.OracleRefused("a slot is listed twice")
-        if self.free_slots is None:
-            bad = [s for s in slots if s < 0 or s in self.tree_slots()]
-        else:
-            bad = set(slots) - self.held_slots()
-        if bad:
-            raise r.OracleRefused(f"slots that the caller does not hold: {sorted(bad)}")
 
     # Inserting
 
@@ -194,133 +94,239 @@ class OracleCache:
     ) -> r.Insert:
         tokens = self._tokens(tokens)
         key = self._pages(tokens)
+        key_len = len(key)
         path, part, _ = self._walk(namespace, key)
         present = sum(len(node.key) for node in path) + (part[1] if part else 0)
-        given = [int(s) for s in slots.get(FULL, ())]
-        if set(slots) - {FULL} or len(given) not in (len(tokens), len(key)):
-            raise r.OracleRefused("not one slot per token")
-        if not 0 <= prev_prefix_len <= present or inserted_len < 0:
+        given = {name: [int(s) for s in slots.get(name, ())] for name in self.components}
+        evicted_len = evicted_len or {}
+        counts = {FULL: {len(tokens), key_len}, SWA: {len(tokens), key_len, 0}, MAMBA: {0, 1}}
+        if set(slots) - set(given) or any(len(of) not in counts[name] for name, of in given.items()):
+            raise r.OracleRefused("not as many slots as there must be")
+        if set(evicted_len) - set(given) or any(n for name, n in evicted_len.items() if name != SWA):
+            raise r.OracleRefused("only slots of SWA are given up")
+        if not 0 <= prev_prefix_len <= present or inserted_len < 0 or evicted_len.get(SWA, 0) < 0:
             raise r.OracleRefused("a length out of range")
-        self._check_held(given[prev_prefix_len:])
+        # The caller's own begin here, per component.
+        lowest = {FULL: prev_prefix_len, SWA: max(prev_prefix_len, evicted_len.get(SWA, 0)), MAMBA: 0}
+        self._check_held({name: of[lowest[name] :] for name, of in given.items()})
 
-        new_nodes = (1 if part else 0) + (1 if present < len(key) else 0)
-        if new_nodes > self.free_nodes():
+        cuts = self._cuts(path, part, present, key_len, lowest[SWA]) if given.get(SWA) else []
+        if bool(part) + (present < key_len) + len(cuts) > self.free_nodes():
             raise r.OracleFull("no free node")
-        if self.arena_tokens is not None and self.live_tokens() + len(key) - present > self.arena_tokens:
+        if self.arena_tokens is not None and self.live_tokens() + key_len - present > self.arena_tokens:
             raise r.OracleFull("no room for the key")
 
         if part:
             path.append(self._split(*part))
+        existed = dict.fromkeys(given, False)
+        if key_len == present > 0:
+            existed = {name: value is not None for name, value in path[-1].values.items()}
+        if present < key_len:
+            path.append(self._new_leaf(path[-1] if path else self.root, namespace, key[present:], priority))
+        for cut in cuts:
+            at = next(i for i, node in enumerate(path) if node.start < cut < node.end)
+            path.insert(at, self._split(path[at], cut - path[at].start))
         for node in path:
             node.hit_count += node.end > inserted_len
             node.priority = max(node.priority, priority)
-            node.longest = max(node.longest, len(key))
-        parent = path[-1] if path else self.root
-        if present < len(key):
-            self.numbers += 1
-            leaf = Node(
-                number=self.numbers,
-                parent=parent,
-                namespace=namespace,
-                key=key[present:],
-                hit_count=int(len(key) > inserted_len),
-                priority=priority,
-                created=self.clock + 1,
-                longest=len(key),
-                values={FULL: given[present : len(key)]},
-                locks={FULL: 0},
-            )
-            parent.children.append(leaf)
-            path.append(leaf)
-        self._touch(path)
+            node.longest = max(node.longest, key_len)
 
-        adopted = given[present : len(key)]
-        freed = given[prev_prefix_len:present] + given[len(key) :]
-        if self.free_slots is not None:
-            self.free_slots |= set(freed)
-        return r.Insert(present, path[-1].number if path else 0, {FULL: adopted}, {FULL: freed})
+        adopted, recovered = {}, []
+        for name, of in given.items():
+            adopted[name] = []
+            for node in path:
+                takes = node.values[name] is None and self._gives(name, of, node, key_len, lowest[name])
+                if takes:
+                    node.values[name] = takes
+                    adopted[name] += takes
+                    recovered += [node] if name == SWA else []
+        taken = {name: set(slots) for name, slots in adopted.items()}
+        freed = {name: [s for s in of[lowest[name] :] if s not in taken[name]] for name, of in given.items()}
+        if path:
+            self._touch(path, key_len, also=recovered)
+        if adopted.get(MAMBA):
+            freed[MAMBA] += self._limit_states(path)
+        for name, out in freed.items():
+            self._give(name, out)
+        return r.Insert(present, path[-1].number if path else 0, adopted, freed, existed)
+
+    def _cuts(self, path: list[Node], part, present: int, key_len: int, lo: int) -> list[int]:
+        """Where nodes without SWA are cut: where the caller's slots begin, and so that the tail is one window."""
+        ceil = lambda n: -(-n // self.page_size) * self.page_size
+        first, window = ceil(lo), key_len - ceil(self.components[SWA].window)
+        gaps = [(node.start, node.end) for node in path if node.values[SWA] is None]
+        if part and part[0].values[SWA] is None:
+            gaps.append((part[0].start, present))
+        gaps.append((present, key_len))
+        wanted = [first, window] if window > first else [first]
+        return [cut for cut in wanted if any(start < cut < end for start, end in gaps)]
+
+    def _new_leaf(self, parent: Node, namespace, key: tuple, priority: int) -> Node:
+        self.numbers += 1
+        leaf = Node(
+            number=self.numbers,
+            parent=parent,
+            namespace=namespace,
+            key=key,
+            priority=priority,
+            created=self.clock + 1,
+            values=dict.fromkeys(self.components),
+            locks=self.none(),
+            sessions=self.none(),
+        )
+        parent.children.append(leaf)
+        return leaf
+
+    def _gives(self, name: str, given: list[int], node: Node, key_len: int, lowest: int) -> list[int]:
+        """The caller's slots for a node of the path that has none; nothing if he has not all of them."""
+        if name == MAMBA:
+            return list(given) if node.end == key_len else []
+        return given[node.start : node.end] if node.start >= lowest else []
+
+    def _limit_states(self, path: list[Node]) -> list[int]:
+        """Frees the states of a path beyond the number that it may keep; forks, ends and what is in use are spared."""
+        most = self.components[MAMBA].max_states_per_path
+        kept, freed = 0, []
+        for node in reversed(path if most is not None else []):
+            if node.values[MAMBA] is None:
+                continue
+            spared = node is path[-1] or len(node.children) != 1 or node.locks[MAMBA] > 0
+            if spared or kept < most:
+                kept += 1
+            else:
+                freed += node.values[MAMBA]
+                node.values[MAMBA] = None
+        return freed
 
     # Evicting
 
     def evict(self, wanted: dict) -> r.Evict:
-        if set(wanted) - {FULL} or any(n < 0 for n in wanted.values()):
+        if set(wanted) - set(self.components) or any(n < 0 for n in wanted.values()):
             raise r.OracleRefused("cannot evict that")
-        freed = []
-        while len(freed) < wanted.get(FULL, 0):
-            leaves = [n for n in self.nodes() if not n.children and not any(n.locks.values())]
-            if not leaves:
-                break
-            victim = min(leaves, key=lambda n: score(self.policy, n, **self.policy_args))
-            victim.parent.children.remove(victim)
-            freed += victim.values[FULL]
-        if self.free_slots is not None:
-            self.free_slots |= set(freed)
-        return r.Evict({FULL: len(freed)}, {FULL: freed})
+        freed = {name: [] for name in self.components}
+        for driver in self.components:
+            while len(freed[driver]) < wanted.get(driver, 0):
+                candidates = [n for n in self.nodes() if self._may_go(driver, n)]
+                if not candidates:
+                    break
+                victim = min(candidates, key=lambda n: self._value_of(driver, n))
+                for name, out in self._evict_node(driver, victim).items():
+                    freed[name] += out
+        for name, out in freed.items():
+            self._give(name, out)
+        return r.Evict({name: len(out) for name, out in freed.items()}, freed)
+
+    @staticmethod
+    def _is_device_leaf(node: Node) -> bool:
+        return not node.children and not any(node.locks.values())
+
+    def _may_go(self, driver: str, node: Node) -> bool:
+        if driver == FULL:
+            return self._is_device_leaf(node)
+        return node.values[driver] is not None and node.locks[driver] == 0
+
+    def _value_of(self, driver: str, node: Node) -> tuple:
+        """The least goes first."""
+        worth = score(self.policy, node, **self.policy_args) if driver == FULL else (node.access[driver], node.start)
+        return node.sessions[driver] > 0, worth
+
+    def _evict_node(self, driver: str, node: Node) -> dict[str, list[int]]:
+        """Takes a leaf whole; of another node what the driver may take with it."""
+        if self._is_device_leaf(node):
+            self._delete(node)
+            return {name: node.values[name] or [] for name in node.values}
+        freed = {}
+        for name in RANKED[RANKED.index(driver) :]:
+            if name in node.values and node.values[name] is not None and node.locks[name] == 0:
+                freed[name], node.values[name] = node.values[name], None
+        return freed
+
+    def _delete(self, leaf: Node) -> None:
+        """Sessions that end here now end at the parent; what else they count stays as it is."""
+        leaf.parent.children.remove(leaf)
+        for session in self.sessions.values():
+            if session and session.node is leaf:
+                session.node = leaf.parent
+                session.parts = session.parts - {MAMBA}
 
     # Locking
 
+    def _claim(self, node: Node) -> Claim:
+        """What a request that resumes at `node` reads, values or not."""
+        window = self.components.get(SWA)
+        starts = [n.start for n in node.path if window and window.reads(n, node.end)]
+        return Claim(node, min(starts, default=node.end), set(self.components))
+
+    @staticmethod
+    def _count(claim: Claim, field: str, parts, by: int) -> None:
+        for name in parts:
+            for node in claim.nodes(name):
+                getattr(node, field)[name] += by
+
     def lock(self, number: int) -> r.Receipt:
-        node = self.find(number)
-        for above in node.path:
-            above.locks[FULL] += 1
+        claim = self._claim(self.find(number))
+        self._count(claim, "locks", claim.parts, 1)
         self.receipts_made += 1
-        self.receipts[self.receipts_made] = node
+        self.receipts[self.receipts_made] = claim
         return r.Receipt(self.receipts_made, number)
 
-    def unlock(self, receipt: r.Receipt) -> None:
-        if receipt.number not in self.receipts or self.receipts[receipt.number].number != receipt.node:
+    def _live(self, receipt: r.Receipt) -> Claim:
+        claim = self.receipts.get(receipt.number)
+        if claim is None or claim.node.number != receipt.node:
             raise r.OracleRefused("no such receipt is out")
-        for above in self.receipts.pop(receipt.number).path:
-            above.locks[FULL] -= 1
+        return claim
 
-    # Reporting
+    def unlock(self, receipt: r.Receipt) -> None:
+        claim = self._live(receipt)
+        self._count(claim, "locks", claim.parts, -1)
+        del self.receipts[receipt.number]
 
-    def sizes(self) -> dict[str, r.Sizes]:
-        evictable = sum(len(n.values[FULL]) for n in self.nodes() if n.locks[FULL] == 0)
-        protected = sum(len(n.values[FULL]) for n in self.nodes() if n.locks[FULL] > 0)
-        free = None if self.free_slots is None else len(self.free_slots)
-        return {FULL: r.Sizes(free, evictable, protected)}
+    def release_early(self, receipt: r.Receipt, name: str) -> None:
+        claim = self._live(receipt)
+        if name == FULL or name not in claim.parts:
+            raise r.OracleRefused("not there to be released")
+        parts = claim.parts & set(RANKED[RANKED.index(name) :])
+        self._count(claim, "locks", parts, -1)
+        claim.parts = claim.parts - parts
 
-    def access_order(self, name: str) -> list[int]:
-        """Newest first; of nodes touched at once, all of them on one path, the deeper one is the newer."""
-        members = [n for n in self.nodes() if n.values[name] is not None]
-        return [n.number for n in sorted(members, key=lambda n: (-n.access[name], -n.start))]
+    # Sessions
 
-    def tree(self) -> list[r.NodeView]:
-        return [
-            r.NodeView(
-                node=n.number,
-                parent=n.parent.number,
-                namespace=n.namespace,
-                key=n.key,
-                prefix=n.prefix,
-                hit_count=n.hit_count,
-                priority=n.priority,
-                values={name: None if v is None else tuple(v) for name, v in n.values.items()},
-                locks=dict(n.locks),
-                is_leaf=not n.children,
-            )
-            for n in self.nodes()
-        ]
+    def _session(self, number: int) -> Claim | None:
+        if number not in self.sessions:
+            raise r.OracleRefused(f"no session {number}")
+        return self.sessions[number]
 
-    def check(self) -> None:
-        """What must hold whatever was done; it guards the oracle against itself."""
-        slots = self.tree_slots()
-        assert len(slots) == len(set(slots)), "a slot in the tree twice"
-        if self.free_slots is not None:
-            assert not self.free_slots & set(slots), "a slot both free and in the tree"
-            assert (self.free_slots | set(slots)) <= set(range(self.pool)), "a slot from nowhere"
-        assert self.free_nodes() >= 0
-        assert self.arena_tokens is None or self.live_tokens() <= self.arena_tokens
-        holders = list(self.receipts.values())
-        order = [(n.access[FULL], n.start) for n in self.nodes()]
-        assert len(order) == len(set(order)), "two nodes accessed at the same moment at the same depth"
-        for node in self.nodes():
-            assert node.key
-            assert len(node.key) % self.page_size == 0
-            assert len(node.values[FULL]) == len(node.key)
-            assert node.locks[FULL] == sum(node in holder.path for holder in holders)
-            assert node.parent is self.root or node.parent.namespace == node.namespace
-            assert node.parent is self.root or node.parent.locks[FULL] >= node.locks[FULL]
-            first_pages = [c.key[: self.page_size] for c in node.children]
-            assert len(first_pages) == len(set(first_pages)), "two children for one page"
+    def open_session(self) -> int:
+        if self.max_sessions is not None and sum(c is not None for c in self.sessions.values()) >= self.max_sessions:
+            raise r.OracleFull("no session is free")
+        number = len(self.sessions) + 1
+        self.sessions[number] = self._claim(self.root)
+        return number
+
+    def advance_session(self, number: int, node: int) -> bool:
+        session, node = self._session(number), self.find(node)
+        if session:
+            self._move(number, node)
+        return session is not None
+
+    def recede_session(self, number: int, length: int) -> bool:
+        session = self._session(number)
+        if length < 0:
+            raise r.OracleRefused("a length out of range")
+        if session:
+            at = [node for node in [self.root, *session.node.path] if node.end <= length]
+            self._move(number, at[-1])
+        return session is not None
+
+    def close_session(self, number: int) -> bool:
+        session = self._session(number)
+        if session:
+            self._count(session, "sessions", session.parts, -1)
+            self.sessions[number] = None
+        return session is not None
+
+    def _move(self, number: int, node: Node) -> None:
+        session = self.sessions[number]
+        self._count(session, "sessions", session.parts, -1)
+        self.sessions[number] = claim = self._claim(node)
+        self._count(claim, "sessions", claim.parts, 1)

@@ -1,6 +1,8 @@
-"""One node of the oracle's tree, and the two ways in which trees change shape."""
+"""One node of the oracle's tree, what a lock or a session counts of a path, and how a node is split."""
 
 from dataclasses import dataclass, field
+
+from tests.oracle.components import FULL, MAMBA, SWA
 
 
 @dataclass(eq=False)
@@ -16,12 +18,13 @@ class Node:
     longest: int = 0  # tokens of the longest insert that walked or made the node
     values: dict = field(default_factory=dict)  # component -> list of slots | None
     locks: dict = field(default_factory=dict)  # component -> count
+    sessions: dict = field(default_factory=dict)  # component -> count
     access: dict = field(default_factory=dict)  # component -> tick
 
     @property
     def start(self) -> int:
         """Tokens before this node's run."""
-        return len(self.parent.prefix) if self.parent else 0
+        return self.parent.end if self.parent else 0
 
     @property
     def end(self) -> int:
@@ -37,6 +40,21 @@ class Node:
         return [*self.parent.path, self] if self.parent else []
 
 
+@dataclass(eq=False)
+class Claim:
+    """What a receipt or a session counts. A split keeps it true: the rear part keeps the identity of `node`."""
+
+    node: Node
+    since: int  # where the topmost node of the window starts; a position, which no split moves
+    parts: set  # components that it counts (still)
+
+    def nodes(self, name: str) -> list[Node]:
+        if name not in self.parts:
+            return []
+        path = self.node.path
+        return {FULL: path, SWA: [n for n in path if n.end > self.since], MAMBA: path[-1:]}[name]
+
+
 def common_pages(run: tuple, key: tuple, page_size: int) -> int:
     """Tokens of the whole pages on which `run` and `key` agree from their starts."""
     n = 0
@@ -45,12 +63,15 @@ def common_pages(run: tuple, key: tuple, page_size: int) -> int:
     return n
 
 
-def split(node: Node, n: int, number: int) -> Node:
+def split(node: Node, n: int, number: int, components: dict) -> Node:
     """Puts a new node, `number`, with the first `n` tokens of `node` above it; returns the new node.
 
-    The new node takes over everything that is counted; `node` keeps its identity. No access is recorded.
+    What counts tokens is shared out or copied; a state stays, with its counts, where it is valid: at the end of
+    `node`, which keeps its identity. No access is recorded.
     """
     assert 0 < n < len(node.key)
+    shared = {name: components[name].share(value, n) for name, value in node.values.items()}
+    counts = lambda of: {name: of[name] if components[name].per_token else 0 for name in of}
     front = Node(
         number=number,
         parent=node.parent,
@@ -61,13 +82,14 @@ def split(node: Node, n: int, number: int) -> Node:
         priority=node.priority,
         created=node.created,
         longest=node.longest,
-        values={name: None if v is None else v[:n] for name, v in node.values.items()},
-        locks=dict(node.locks),
+        values={name: both[0] for name, both in shared.items()},
+        locks=counts(node.locks),
+        sessions=counts(node.sessions),
         access=dict(node.access),
     )
     siblings = node.parent.children
     siblings[siblings.index(node)] = front
     node.parent = front
     node.key = node.key[n:]
-    node.values = {name: None if v is None else v[n:] for name, v in node.values.items()}
+    node.values = {name: both[1] for name, both in shared.items()}
     return front

@@ -1,6 +1,6 @@
 """The order in which leaves are evicted: the smallest tuple goes first."""
 
-FULL = "full"
+from tests.oracle.components import FULL
 
 
 def score(policy: str, node, **params) -> tuple:

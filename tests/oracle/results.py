@@ -6,6 +6,8 @@ KEY_EXHAUSTED = "KEY_EXHAUSTED"
 NO_CHILD = "NO_CHILD"
 DIVERGED = "DIVERGED"
 NO_FREE_NODE = "NO_FREE_NODE"
+WINDOW_BROKEN = "WINDOW_BROKEN"
+NO_STATE = "NO_STATE"
 
 
 class OracleRefused(ValueError):
@@ -13,7 +15,7 @@ class OracleRefused(ValueError):
 
 
 class OracleFull(RuntimeError):
-    """The insert does not fit; nothing has changed."""
+    """It does not fit; nothing has changed."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Match:
     host_len: int
     best_node: int
     full_len: int
+    hits: dict  # component -> how far it alone agrees
+    branching_len: int
     stop: str
 
 
@@ -33,6 +37,7 @@ class Insert:
     node: int
     adopted: dict
     freed: dict
+    existed: dict  # component -> whether the end node held it before
 
 
 @dataclass(frozen=True)
@@ -65,4 +70,5 @@ class NodeView:
     priority: int
     values: dict
     locks: dict
+    sessions: dict
     is_leaf: bool

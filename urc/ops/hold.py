@@ -36,6 +36,7 @@ def _count(
     `least`. Returns from where on that is.
     """
     config = state.config
+    node = jnp.where(state.true(), node, NULL)  # so that what is written comes after all that was read before
     ledgers = {c.name: state.ledger(c, state.scalars.get(0)) for c in config.components}
 
     def visit(row: Row) -> Row:
