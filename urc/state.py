@@ -116,12 +116,14 @@ class CacheState(struct.PyTreeNode):
         From the last of them it goes on to `climb(node table, node)` (i32[], NULL: none), if given, and so forth.
         """
         config, table = self.config, self.nodes
-        listed, last = jnp.stack(nodes), len(nodes) - 1
+        listed, last, true = jnp.stack(nodes), len(nodes) - 1, self.true()
 
         def step(carry: tuple[dict[str, jax.Array], jax.Array, jax.Array]) -> tuple:
             orders, i, at = carry
             new = {c.name: victims.refresh(orders[c.name], table, at, key_of(c, config)) for c in config.components}
             above = jnp.int32(NULL) if climb is None else climb(table, at)
+            # If XLA saw that there is no second step, it would make a conditional of the loop, which copies the orders.
+            above = jnp.where(true, above, at)
             return new, i + 1, jnp.where(i < last, listed[jnp.minimum(i + 1, last)], above)
 
         orders = {c.name: c.victims(self.stores[c.name]) for c in config.components}

@@ -1,87 +1,19 @@
-"""A component in a user's own file: one state per node end, as a recurrent layer keeps it. Nothing in urc knows it."""
+"""A component in a user's own file (`compressed.py`) works beside the others without a line changed in `urc`.
 
-import jax.numpy as jnp
+The contract of the transitions (tests/ops) and a request's life (tests/test_requests.py) run with it as well.
+"""
+
+from pathlib import Path
+
 import numpy as np
 import pytest
-from flax import struct
 
 import urc
-from urc.components.base import Component
-from urc.tables import pool, victims
-from urc.tables.packed import CHUNK, NULL
+from tests.components.compressed import Compressed
 
-
-class SnapshotStore(struct.PyTreeNode):
-    pool: object  # i32[pool size + CHUNK]
-    victims: object  # i32[winners, 5]
-
-
-class Snapshot(Component):
-    """The column `value` is the slot of the state at the node's end."""
-
-    @property
-    def rank(self):
-        return 10
-
-    def init(self, config):
-        return SnapshotStore(pool=pool.init(config.pool_size(self.name)), victims=victims.init(config.node_rows))
-
-    def resume(self, carry, row):
-        return carry, self.has_value(row)
-
-    def size(self, row):
-        return self.has_value(row).astype(jnp.int32)
-
-    def read(self, store, row, out):
-        at = row["end"] - 1
-        return out.at[at].set(jnp.where(self.has_value(row), row[self.column("value")], out[at]))
-
-    def counts(self, tokens, whole):
-        return 0, 1
-
-    def handed_over(self, slots, prev_len, evicted_len):
-        return slots
-
-    def matched(self, slots, length):
-        return slots[length - 1 : length] if length else slots[:0]
-
-    def held(self, store, columns, index):
-        value = int(columns[self.column("value")][index])
-        return None if value == NULL else (value,)
-
-    def split(self, front, rear):
-        # The state is that at the end, so it stays with the rear part, and so do those who hold it.
-        return front | {self.column("value"): NULL, self.column("lock"): 0}, rear
-
-    def commit(self, store, ledger, row, insertion):
-        given = insertion.applies & (insertion.given_len > 0)
-        adopts = given & ~self.has_value(row) & (insertion.key_len > 0)
-        free, used = pool.give(
-            store.pool, ledger["used"], insertion.slots, jnp.int32(0), (given & ~adopts).astype(jnp.int32)
-        )
-        value = jnp.where(adopts, insertion.slots[0], row[self.column("value")])
-        locked = row[self.column("lock")] > 0
-        ledger = ledger | {
-            "used": used,
-            "evictable": ledger["evictable"] + (adopts & ~locked),
-            "protected": ledger["protected"] + (adopts & locked),
-        }
-        return store.replace(pool=free), ledger, row | {self.column("value"): value}
-
-    def reads(self, row, end):
-        return row["end"] == end
-
-    def release(self, store, ledger, row, applies):
-        source = jnp.pad(row[self.column("value")][None], (0, 2 * CHUNK), constant_values=NULL)
-        count = (applies & self.has_value(row)).astype(jnp.int32)
-        free, used = pool.give(store.pool, ledger["used"], source, jnp.int32(0), count)
-        ledger = ledger | {"used": used, "evictable": ledger["evictable"] - count}
-        value = jnp.where(applies, NULL, row[self.column("value")])
-        return store.replace(pool=free), ledger, row | {self.column("value"): value}
-
-
-CONFIG = urc.CacheConfig(components=(urc.Full(), Snapshot()), pools={"full": 64, "snapshot": 4})
-_cache = urc.UnifiedRadixCache(CONFIG)
+POOLS = {"full": 64, "compressed": 16, "swa": 64, "mamba": 4}
+COMPONENTS = (urc.Full(), Compressed(ratio=4), urc.SWA(window=4), urc.Mamba())
+_cache = urc.UnifiedRadixCache(urc.CacheConfig(components=COMPONENTS, pools=POOLS, max_key_len=64))
 
 
 @pytest.fixture
@@ -90,101 +22,76 @@ def cache():
     return _cache
 
 
-def insert(cache, tokens, state=True):
-    slots = {"full": cache.alloc("full", len(tokens))}
-    if state:
-        slots["snapshot"] = cache.alloc("snapshot", 1)
-    result = cache.insert(tokens, slots)
+def insert(cache, tokens, *, state=False, prev=0):
+    tokens = list(tokens)
+    slots = {name: [-1] * prev + cache.alloc(name, len(tokens) - prev).tolist() for name in ("full", "swa")}
+    blocks = [-1] * (prev // 4)
+    slots["compressed"] = blocks + cache.alloc("compressed", len(tokens) // 4 - prev // 4).tolist()
+    slots["mamba"] = cache.alloc("mamba", int(state))
+    result = cache.insert(tokens, slots, prev_prefix_len=prev)
     cache.check()
     return result
 
 
-def match(cache, tokens):
-    result = cache.match_prefix(tokens)
-    cache.check()
-    return result
+def blocks(cache):
+    return {view.prefix: view.values["compressed"] for view in cache.tree()}
 
 
-def test_a_match_ends_where_a_state_is(cache):
-    insert(cache, range(8))
-    first = match(cache, range(7))  # splits at 7; the state stays at 8
-    assert (first.device_len, first.full_len) == (0, 7)
-    whole = match(cache, range(8))
-    assert whole.device_len == 8
-    assert whole.slots["snapshot"].tolist() == [0]
+def test_urc_does_not_know_it():
+    source = "\n".join(path.read_text() for path in Path(urc.__file__).parent.rglob("*.py"))
+    assert "compressed" not in source.lower()
+
+
+def test_a_block_belongs_to_the_node_in_which_it_ends(cache):
+    insert(cache, range(10), state=True)  # blocks end at 4 and 8; SWA cuts the leaf at 6
+    assert blocks(cache) == {tuple(range(6)): (0,), tuple(range(10)): (1,)}
+    assert cache.match_prefix(range(10)).slots["compressed"].tolist() == [0, 1]
+    cache.match_prefix(range(3))
+    assert blocks(cache) == {tuple(range(3)): (), tuple(range(6)): (0,), tuple(range(10)): (1,)}
+    assert cache.sizes()["compressed"] == urc.Sizes(14, 2, 0)
+
+
+def test_it_decides_where_a_request_resumes_and_says_so(cache):
+    insert(cache, range(4), state=True)
+    insert(cache, range(8), state=True, prev=4)
+    cache.evict({"compressed": 1})
+    # Ranks: Compressed above SWA and Mamba, which go with it on the inner node.
+    assert [view.values for view in cache.tree()] == [
+        {"full": (0, 1, 2, 3), "compressed": None, "swa": None, "mamba": None},
+        {"full": (4, 5, 6, 7), "compressed": (1,), "swa": (4, 5, 6, 7), "mamba": (1,)},
+    ]
+    found = cache.match_prefix(range(8))
+    assert (found.device_len, found.full_len, found.stop) == (0, 8, urc.Stop.NO_STATE)
+    assert found.hits == {"full": 8, "compressed": 0, "swa": 8, "mamba": 8}
+    again = insert(cache, range(4), state=True)
+    assert [len(again.adopted[name]) for name in ("full", "compressed", "swa", "mamba")] == [0, 1, 4, 1]
+    assert cache.match_prefix(range(8)).device_len == 8
+
+
+def test_it_is_locked_and_sessions_refer_to_it_by_its_own_rule(cache):
     insert(cache, range(4))
-    assert match(cache, range(7)).device_len == 4
-    assert cache.sizes()["snapshot"] == urc.Sizes(free=2, evictable=2, protected=0)
-
-
-def test_a_second_state_for_the_same_place_is_freed(cache):
-    insert(cache, range(4))
-    again = insert(cache, range(4))
-    assert again.prefix_len == 4
-    assert again.adopted["snapshot"].tolist() == []
-    assert again.freed["snapshot"].tolist() == [1]
-    assert cache.sizes()["snapshot"].free == 3
-
-
-def test_on_an_internal_node_only_it_goes_and_a_leaf_goes_whole(cache):
-    insert(cache, range(4))
-    insert(cache, range(8))
-    done = cache.evict({"snapshot": 1})  # the state at 4 is the older one
-    cache.check()
-    assert done.evicted == {"full": 0, "snapshot": 1}
-    assert match(cache, range(6)).device_len == 0
-    assert match(cache, range(8)).device_len == 8
-    done = cache.evict({"snapshot": 1})
-    cache.check()
-    # The match of six has cut 4..7 in two: the leaf with the state is 6..7.
-    assert done.evicted == {"full": 2, "snapshot": 1}
-    assert cache.sizes()["full"] == urc.Sizes(free=58, evictable=6, protected=0)
-
-
-def test_its_own_order_decides_and_a_match_refreshes_it(cache):
-    for start in (0, 10):
-        insert(cache, range(start, start + 2))
-        insert(cache, range(start, start + 4))
-    match(cache, range(2))
-    # States by last access, oldest first: at 0..3, 10..11, 10..13, 0..1; the first and third are leaves.
-    assert cache.evict({"snapshot": 1}).evicted == {"full": 2, "snapshot": 1}
-    cache.check()
-    assert cache.evict({"snapshot": 1}).evicted == {"full": 0, "snapshot": 1}
-    cache.check()
-    assert match(cache, range(2)).device_len == 2
-    assert match(cache, range(10, 14)).device_len == 4
-
-
-def test_a_lock_holds_the_state_at_the_end_only(cache):
-    insert(cache, range(4))
-    receipt = cache.lock(insert(cache, range(8)).node)
-    assert cache.sizes()["snapshot"] == urc.Sizes(free=2, evictable=1, protected=1)
-    assert cache.sizes()["full"].protected == 8
-    done = cache.evict({"snapshot": 4, "full": 64})
-    cache.check()
-    assert done.evicted == {"full": 0, "snapshot": 1}
-    match(cache, range(6))  # splits the locked node; its front part reads no state
+    node = insert(cache, range(12), state=True, prev=4).node
+    receipt, session = cache.lock(node), cache.open_session()
+    assert cache.advance_session(session, node)
+    per_node = [(view.locks, view.sessions) for view in cache.tree()]
+    count = lambda swa: {"full": 1, "compressed": 1, "swa": swa, "mamba": swa}
+    assert per_node == [(count(0), count(0)), (count(0), count(0)), (count(1), count(1))]
+    cache.release_early(receipt, "compressed")  # and what ranks lower
+    assert [view.locks for view in cache.tree()] == [{"full": 1, "compressed": 0, "swa": 0, "mamba": 0}] * 3
     cache.unlock(receipt)
+    assert cache.close_session(session)
     cache.check()
-    assert cache.sizes()["snapshot"].protected == 0
-    assert cache.evict({"full": 64}).evicted == {"full": 8, "snapshot": 1}
-    cache.check()
-    assert cache.sizes() == {"full": urc.Sizes(64, 0, 0), "snapshot": urc.Sizes(4, 0, 0)}
-
-
-def test_a_tombstone_can_be_revived(cache):
-    insert(cache, range(4))
-    insert(cache, range(8))
-    cache.evict({"snapshot": 1})
-    again = insert(cache, range(4))
-    assert len(again.adopted["snapshot"]) == 1
-    assert match(cache, range(6)).device_len == 4
 
 
 def test_wrong_counts_are_refused(cache):
-    slots = {"full": cache.alloc("full", 2), "snapshot": cache.alloc("snapshot", 2)}
-    with pytest.raises(urc.InvalidInput, match="0 or 1"):
-        cache.insert([1, 2], slots)
-    assert np.array_equal(
-        cache.insert([1, 2], slots | {"snapshot": slots["snapshot"][:1]}).adopted["full"], slots["full"]
-    )
+    slots = {"full": cache.alloc("full", 8), "compressed": cache.alloc("compressed", 3)}
+    with pytest.raises(urc.InvalidInput, match="it takes 2"):
+        cache.insert(range(8), slots)
+    done = cache.insert(range(8), slots | {"compressed": slots["compressed"][:2]})
+    assert np.array_equal(done.adopted["full"], slots["full"])
+
+
+def test_it_imports_only_the_contract_and_the_tables_under_it():
+    text = Path(__file__).with_name("compressed.py").read_text()
+    used = {line.split()[1] for line in text.splitlines() if line.startswith("from urc")}
+    assert used == {"urc.components.base", "urc.tables", "urc.tables.packed"}
