@@ -61,7 +61,10 @@ def test_a_good_state_passes(state):
         (poke_store("slots", 0, 8), "held twice"),
         (poke_store("pool", 1000, 1001), "not a set"),
         (poke_store("pool", 1998, 4), "both free and referenced"),
-        (poke_store("victims", (0, 4), 3), "victim order"),
+        (lambda s: s.replace(victims=s.victims.at[0, 0, 5].set(3)), "victim order"),
+        (poke(1, "full.session", 1), "counts 1 sessions, 0 refer to it"),
+        (lambda s: s.replace(sessions=s.sessions.set(jnp.int32(0), node=1)), "session 0 is at -1 tokens"),
+        (lambda s: s.replace(sessions=s.sessions.set(jnp.int32(0), node=600)), "holds no node"),
     ],
 )
 def test_what_is_broken_is_seen(state, change, says):

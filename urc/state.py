@@ -55,6 +55,7 @@ class CacheState(struct.PyTreeNode):
     tokens: jax.Array  # i32[arena_tokens + CHUNK]
     scalars: Table  # i32[1 + spare, k]: SCALARS, then LEDGER per component
     sessions: Table  # i32[max_sessions + 1, k]: SESSION, then `since` per component; the last row is spare
+    victims: jax.Array  # i32[components, winners, 6]: who goes next for each component, see urc.tables.victims
     stores: dict[str, Any]  # each component's own
     config: CacheConfig = struct.field(pytree_node=False)
 
@@ -71,6 +72,10 @@ class CacheState(struct.PyTreeNode):
     def ref(self, index: jax.Array) -> NodeRef:
         """The node in a row."""
         return NodeRef(index=index, generation=self.nodes.get(index)["generation"])
+
+    def first_victim(self, component: Component) -> jax.Array:
+        """The node (i32[]) that goes next for a component, NULL if there is none."""
+        return victims.first(self.victims)[self.config.components.index(component)]
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -118,20 +123,18 @@ class CacheState(struct.PyTreeNode):
         config, table = self.config, self.nodes
         listed, last, true = jnp.stack(nodes), len(nodes) - 1, self.true()
 
-        def step(carry: tuple[dict[str, jax.Array], jax.Array, jax.Array]) -> tuple:
+        def step(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple:
             orders, i, at = carry
-            new = {c.name: victims.refresh(orders[c.name], table, at, key_of(c, config)) for c in config.components}
+            orders = victims.refresh(orders, table, at, key_of(config))
             above = jnp.int32(NULL) if climb is None else climb(table, at)
             # If XLA saw that there is no second step, it would make a conditional of the loop, which copies the orders.
             above = jnp.where(true, above, at)
-            return new, i + 1, jnp.where(i < last, listed[jnp.minimum(i + 1, last)], above)
+            return orders, i + 1, jnp.where(i < last, listed[jnp.minimum(i + 1, last)], above)
 
-        orders = {c.name: c.victims(self.stores[c.name]) for c in config.components}
         first = jnp.argmax(listed >= 0).astype(jnp.int32)
         more = lambda carry: (carry[2] >= 0) | ((carry[1] < last) & (carry[1] > first))
-        orders, *_ = lax.while_loop(more, step, (orders, first, listed[first]))
-        stores = {c.name: c.with_victims(self.stores[c.name], orders[c.name]) for c in config.components}
-        return self.replace(stores=stores).after(*(victims.first(order) for order in orders.values()))
+        orders, *_ = lax.while_loop(more, step, (self.victims, first, listed[first]))
+        return self.replace(victims=orders).after(*victims.first(orders))
 
 
 def next_generation(generation: jax.Array) -> jax.Array:
@@ -147,13 +150,17 @@ def is_device_leaf(row: Row, components: tuple[Component, ...]) -> jax.Array:
     return leaf
 
 
-def key_of(component: Component, config: CacheConfig) -> victims.KeyOf:
-    """The key by which one component's victim order sorts nodes: those that no session refers to go first."""
+def key_of(config: CacheConfig) -> victims.KeyOf:
+    """The keys by which the components' victim orders sort nodes: those that no session refers to go first."""
 
     def key(rows: Row) -> tuple[jax.Array, victims.Key]:
-        candidate, words = component.victim(rows, is_device_leaf(rows, config.components), config)
-        referenced = (rows[component.column("session")] > 0).astype(jnp.int32)
-        return candidate & (rows["length"] > 0), (referenced, *words)
+        leaf, used = is_device_leaf(rows, config.components), rows["length"] > 0
+        candidates, keys = [], []
+        for component in config.components:
+            candidate, words = component.victim(rows, leaf, config)
+            candidates.append(candidate & used)
+            keys.append(((rows[component.column("session")] > 0).astype(jnp.int32), *words))
+        return jnp.stack(candidates), tuple(jnp.stack(word) for word in zip(*keys, strict=True))
 
     return key
 
@@ -189,6 +196,7 @@ def init(config: CacheConfig, *, generation: int = 0) -> CacheState:
         tokens=jnp.full(config.arena_tokens + CHUNK, NULL, jnp.int32),
         scalars=Table(data=jnp.asarray(values), columns=tuple(scalars)),
         sessions=Table(data=jnp.asarray(sessions), columns=columns_of_sessions),
+        victims=victims.init(config.node_rows, len(config.components)),
         stores={component.name: component.init(config) for component in config.components},
         config=config,
     )

@@ -139,12 +139,12 @@ def check(state: CacheState) -> None:
 
 
 @jax.jit
-def _implied(state: CacheState) -> tuple[jax.Array, dict[str, jax.Array]]:
+def _implied(state: CacheState) -> tuple[jax.Array, jax.Array]:
     """What the rows of the node table imply: the hash of the edge to each (i32[rows]), and the victim orders."""
     config, columns = state.config, {name: state.nodes.data[:, j] for j, name in enumerate(state.nodes.columns)}
     first_page = state.tokens[columns["start"][:, None] + jnp.arange(config.page_size)]
     edges = jax.vmap(children.page_hash)(columns["parent"], columns["namespace"], first_page)
-    return edges, {c.name: victims.rebuild(state.nodes, key_of(c, config)) for c in config.components}
+    return edges, victims.rebuild(state.nodes, key_of(config), len(config.components))
 
 
 def _broken(state: CacheState) -> Iterator[str]:
@@ -155,7 +155,7 @@ def _broken(state: CacheState) -> Iterator[str]:
     edges, orders = (jax.tree.map(np.asarray, part) for part in _implied(state))
     yield from _broken_child_table(state, rows, edges)
     yield from _broken_sessions(state, rows)
-    for component in config.components:
+    for j, component in enumerate(config.components):
         name = component.name
         lock, value = rows[component.column("lock")], rows[component.column("value")]
         held = {i: component.held(state.stores[name], rows.columns, i) or () for i in rows.used}
@@ -177,7 +177,7 @@ def _broken(state: CacheState) -> Iterator[str]:
                 yield f"{name}: slots both free and referenced: {sorted(set(free) & set(slots))}"
             if len(slots) > used:
                 yield f"{name}: {used} slots are not free, but nodes hold {len(slots)}"
-        if not np.array_equal(np.asarray(component.victims(state.stores[name])), orders[name]):
+        if not np.array_equal(np.asarray(state.victims)[j], orders[j]):
             yield f"{name}: the victim order is not what the rows say"
         stamps: dict[tuple[int, int], list[int]] = {}
         for i in rows.used:

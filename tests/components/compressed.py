@@ -10,14 +10,13 @@ from flax import struct
 from jax import lax
 
 from urc.components.base import Component
-from urc.tables import pool, victims
+from urc.tables import pool
 from urc.tables.packed import CHUNK, NULL, move_run
 
 
 class CompressedStore(struct.PyTreeNode):
     slots: object  # i32[arena_tokens + CHUNK]: a block's slot stands beside its last token
     pool: object  # i32[pool size + CHUNK]
-    victims: object
 
 
 class Compressed(Component):
@@ -34,7 +33,6 @@ class Compressed(Component):
         return CompressedStore(
             slots=jnp.full(config.arena_tokens + CHUNK, NULL, jnp.int32),
             pool=pool.init(config.pool_room(self.name), empty=size is None),
-            victims=victims.init(config.node_rows),
         )
 
     def start(self):

@@ -186,16 +186,15 @@ class OracleCache(OracleTree):
     def _limit_states(self, path: list[Node]) -> list[int]:
         """Frees the states of a path beyond the number that it may keep; forks, ends and what is in use are spared."""
         most = self.components[MAMBA].max_states_per_path
-        kept, freed = 0, []
-        for node in reversed(path if most is not None else []):
-            if node.values[MAMBA] is None:
-                continue
-            spared = node is path[-1] or len(node.children) != 1 or node.locks[MAMBA] > 0
-            if spared or kept < most:
-                kept += 1
-            else:
-                freed += node.values[MAMBA]
-                node.values[MAMBA] = None
+        if most is None:
+            return []
+        states = [node for node in path if node.values[MAMBA] is not None]
+        spared = [n for n in states if n is path[-1] or len(n.children) != 1 or n.locks[MAMBA] > 0]
+        others = [node for node in states if node not in spared]
+        freed = []
+        for node in others[: max(len(others) - max(most - len(spared), 0), 0)]:
+            freed += node.values[MAMBA]
+            node.values[MAMBA] = None
         return freed
 
     # Evicting

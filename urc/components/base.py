@@ -132,7 +132,7 @@ class Component(struct.PyTreeNode):
     def read(self, store: Store, row: Row, end: jax.Array, out: jax.Array) -> jax.Array:
         """Writes the slots of this node that a request which resumes at `end` (tokens) reads to their place in `out`.
 
-        `out`: i32[width + CHUNK], indexed by position in the key.
+        `out`: i32[n + CHUNK], n what `counts` takes at most: laid out as an insert of the same key takes them.
         """
         raise NotImplementedError
 
@@ -155,7 +155,7 @@ class Component(struct.PyTreeNode):
         raise NotImplementedError
 
     def matched(self, slots: np.ndarray, length: int) -> np.ndarray:
-        """Of the slots that `read` has put in place (i32[K]), those that a match of `length` tokens returns."""
+        """Of the slots that `read` has put in place (i32[n]), those that a match of `length` tokens returns."""
         raise NotImplementedError
 
     def held(self, store: Store, columns: Mapping[str, np.ndarray], index: int) -> tuple[int, ...] | None:
@@ -234,14 +234,6 @@ class Component(struct.PyTreeNode):
     def release(self, store: Store, ledger: Ledger, row: Row, applies: jax.Array) -> tuple[Store, Ledger, Row]:
         """Frees the node's value: slots to the pool, `value` NULL, `evictable` down. No-op unless `applies`."""
         raise NotImplementedError
-
-    def victims(self, store: Store) -> jax.Array:
-        """The victim order in the store (see urc.tables.victims)."""
-        return store.victims
-
-    def with_victims(self, store: Store, victims: jax.Array) -> Store:
-        """The store with another victim order."""
-        return store.replace(victims=victims)
 
     def pool(self, store: Store) -> jax.Array:
         """The slot pool in the store (see urc.tables.pool)."""

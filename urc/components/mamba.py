@@ -10,7 +10,7 @@ from flax import struct
 
 from urc.components.base import Component, Insertion, Ledger
 from urc.errors import InvalidInput
-from urc.tables import pool, victims
+from urc.tables import pool
 from urc.tables.packed import CHUNK, NULL, Row
 
 if TYPE_CHECKING:
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 
 class MambaStore(struct.PyTreeNode):
-    """The free states, and the nodes that have one in the order in which they go."""
+    """The free states."""
 
     pool: jax.Array  # i32[pool size + CHUNK]
-    victims: jax.Array  # i32[winners, victims.WORDS + 1]
 
 
 class Mamba(Component):
@@ -29,8 +28,8 @@ class Mamba(Component):
 
     Attributes:
         checkpoint_interval: tokens between the positions at which the model's kernel can hand a state out.
-        max_states_per_path: states that a path keeps when one is committed at its end; the deepest stay. Not counted
-            out are states at the end, at forks, and locked ones. None: no such limit.
+        max_states_per_path: states that a path keeps when one is committed at its end. Those at the end, at forks and
+            of locked nodes are spared, though counted; of the others the deepest stay. None: no such limit.
 
     """
 
@@ -71,7 +70,6 @@ class Mamba(Component):
         size = config.pool_size(self.name)
         return MambaStore(
             pool=pool.init(config.pool_room(self.name), empty=size is None),
-            victims=victims.init(config.node_rows),
         )
 
     def resume(self, carry: Any, row: Row) -> tuple[Any, jax.Array]:
@@ -83,9 +81,8 @@ class Mamba(Component):
         return self.has_value(row).astype(jnp.int32)
 
     def read(self, store: MambaStore, row: Row, end: jax.Array, out: jax.Array) -> jax.Array:
-        """The state at `end` stands at its last token."""
-        at = row["end"] - 1
-        return out.at[at].set(jnp.where(row["end"] == end, row[self.column("value")], out[at]))
+        """The state at `end`."""
+        return out.at[0].set(jnp.where(row["end"] == end, row[self.column("value")], out[0]))
 
     def counts(self, tokens: int, whole: int) -> tuple[int, ...]:
         """One state, that after the whole pages, or none."""
@@ -101,7 +98,7 @@ class Mamba(Component):
 
     def matched(self, slots: np.ndarray, length: int) -> np.ndarray:
         """The state at the end."""
-        return slots[length - 1 : length] if length else slots[:0]
+        return slots[: min(length, 1)]
 
     def held(self, store: MambaStore, columns: Mapping[str, np.ndarray], index: int) -> tuple[int, ...] | None:
         """The state's slot."""

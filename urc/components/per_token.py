@@ -9,7 +9,7 @@ import numpy as np
 from flax import struct
 
 from urc.components.base import Component, Ledger
-from urc.tables import pool, victims
+from urc.tables import pool
 from urc.tables.packed import CHUNK, NULL, Row, move_run
 
 if TYPE_CHECKING:
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 
 
 class PerTokenStore(struct.PyTreeNode):
-    """Slots of all nodes, the free ones, and the nodes in the order in which they go."""
+    """Slots of all nodes, and the free ones."""
 
     slots: jax.Array  # i32[arena_tokens + CHUNK], parallel to the token arena
     pool: jax.Array  # i32[pool size + CHUNK]
-    victims: jax.Array  # i32[winners, victims.WORDS + 1]
 
 
 class PerToken(Component):
@@ -33,7 +32,6 @@ class PerToken(Component):
         return PerTokenStore(
             slots=jnp.full(config.arena_tokens + CHUNK, NULL, jnp.int32),
             pool=pool.init(config.pool_room(self.name), empty=size is None),
-            victims=victims.init(config.node_rows),
         )
 
     def size(self, row: Row) -> jax.Array:

@@ -7,7 +7,7 @@ from jax import lax
 
 from urc.components.base import Component
 from urc.state import CacheState, is_device_leaf, next_generation
-from urc.tables import children, victims
+from urc.tables import children
 from urc.tables.packed import NULL, Row, Table, read_first
 
 
@@ -85,7 +85,7 @@ def release(state: CacheState, node: jax.Array, row: Row, goes: dict[str, jax.Ar
 def _evict_one(state: CacheState, driver: Component) -> CacheState:
     """Evicts the first in the driver's victim order: a leaf whole, on an internal node the driver and lower ranks."""
     config = state.config
-    node = victims.first(driver.victims(state.stores[driver.name]))
+    node = state.first_victim(driver)
     row = read_first(state.true(), lambda nodes: nodes.get(node), state.nodes)
     leaf = is_device_leaf(row, config.components)
     lower = {c.name: (c.name == driver.name) | (c.rank < driver.rank) for c in config.components}
@@ -115,7 +115,7 @@ def evict(state: CacheState, targets: dict[str, jax.Array]) -> tuple[CacheState,
         target = jnp.asarray(targets[component.name], jnp.int32)
 
         def short(state: CacheState, component: Component = component, target: jax.Array = target) -> jax.Array:
-            left = victims.first(component.victims(state.stores[component.name])) >= 0
+            left = state.first_victim(component) >= 0
             return left & (freed(state, component) < target)
 
         state = lax.while_loop(short, lambda state, c=component: _evict_one(state, c), state)

@@ -21,13 +21,16 @@ class Match(struct.PyTreeNode):
     device_len: jax.Array  # the request can resume here: all components agree
     full_len: jax.Array  # how far the first component alone would go
     hits: dict[str, jax.Array]  # how far each component alone would go
-    slots: dict[str, jax.Array]  # i32[K] per component, by position in the key; NULL from `device_len` on
+    slots: dict[str, jax.Array]  # i32[n] per component, as an insert of the key takes them; NULL from `device_len` on
     branching_len: jax.Array  # a state left there would let the next such request hit up to there; 0: nowhere
     stop: jax.Array  # i32[], a `Stop`
 
 
 def read_slots(state: CacheState, node: jax.Array, cut: jax.Array, width: int) -> dict[str, jax.Array]:
-    """Per component the slots i32[width] of the path that ends at `node`, or `cut` > 0 tokens into it."""
+    """Per component the slots i32[n] of the path that ends at `node`, or `cut` > 0 tokens into it.
+
+    n: what an insert of a key of `width` tokens takes at most.
+    """
     config = state.config
 
     def body(carry: tuple[dict[str, jax.Array], jax.Array]) -> tuple[dict[str, jax.Array], jax.Array]:
@@ -39,9 +42,10 @@ def read_slots(state: CacheState, node: jax.Array, cut: jax.Array, width: int) -
 
     row = state.nodes.get(node)
     end = row["end"] - jnp.where(cut > 0, row["length"] - cut, 0)
-    empty = {c.name: jnp.full(width + CHUNK, NULL, jnp.int32) for c in config.components}
+    rooms = {c.name: max(c.counts(width, width)) for c in config.components}
+    empty = {name: jnp.full(room + CHUNK, NULL, jnp.int32) for name, room in rooms.items()}
     out, _ = lax.while_loop(lambda carry: carry[1] > 0, body, (empty, node))
-    return {name: slots[:width] for name, slots in out.items()}
+    return {name: slots[: rooms[name]] for name, slots in out.items()}
 
 
 def _branching(config: CacheConfig, full_len: jax.Array, device_len: jax.Array) -> jax.Array:

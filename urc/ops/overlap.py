@@ -108,7 +108,8 @@ def overlap_path(
 def thin(state: CacheState, end: jax.Array, component: Component) -> CacheState:
     """Leaves at most `most_per_path` values of a component on the path up to `end` (i32[]; NULL: no-op).
 
-    The deepest stay. Spared, though counted, are the end node, forks, locked nodes and leaves: what others resume at.
+    Spared, though counted, are those of the end node, of forks, and of nodes that the component has locked: what others
+    resume at. Of the rest the deepest stay.
     """
     most = component.most_per_path
     if most is None:
@@ -121,15 +122,22 @@ def thin(state: CacheState, end: jax.Array, component: Component) -> CacheState:
     def surplus(nodes: Table) -> tuple[jax.Array, Row]:
         """The first node, from the end up, whose value is one too many."""
 
+        def count(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            at, fixed = carry
+            row = nodes.get(at)
+            return row["parent"], fixed + (component.has_value(row) & spared(row, at))
+
         def climb(carry: tuple[jax.Array, Row, jax.Array]) -> tuple[jax.Array, Row, jax.Array]:
-            _, row, kept = carry
-            return row["parent"], nodes.get(row["parent"]), kept + component.has_value(row)
+            at, row, kept = carry
+            counts = component.has_value(row) & ~spared(row, at)
+            return row["parent"], nodes.get(row["parent"]), kept + counts
 
         def fits(carry: tuple[jax.Array, Row, jax.Array]) -> jax.Array:
             at, row, kept = carry
             return (at > 0) & (~component.has_value(row) | spared(row, at) | (kept < most))
 
-        at, row, _ = lax.while_loop(fits, climb, (end, nodes.get(end), jnp.int32(0)))
+        _, fixed = lax.while_loop(lambda carry: carry[0] > 0, count, (end, jnp.int32(0)))
+        at, row, _ = lax.while_loop(fits, climb, (end, nodes.get(end), fixed))
         return at, row
 
     def body(carry: tuple[CacheState, jax.Array, Row]) -> tuple[CacheState, jax.Array, Row]:

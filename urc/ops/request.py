@@ -34,9 +34,7 @@ class Committed(struct.PyTreeNode):
 
     inserted: Inserted
     receipt: Receipt  # of a request that goes on: what it holds now
-    slots: dict[
-        str, jax.Array
-    ]  # i32[K] per component, by position: what it reads of the tree now; all NULL if finished
+    slots: dict[str, jax.Array]  # i32[n] per component: what it reads of the tree now; empty if finished
     left: dict[
         str, jax.Array
     ]  # i32[] per component that copies on write: the slot into which to copy its state, or NULL
@@ -206,7 +204,7 @@ def commit(
     if finished:
         for name in names:  # a state that stands for no whole pages is of no use to anybody
             state = free(state, name, slots[name], jnp.where(done & ~wanted, 1, 0))
-        rows = {c.name: jnp.full(key.shape[0], NULL, jnp.int32) for c in config.components}
+        rows = {c.name: jnp.full(0, NULL, jnp.int32) for c in config.components}
     else:
         look = lambda state: read_slots(state, jnp.maximum(at, ROOT), jnp.int32(0), key.shape[0])
         rows = read_first(state.true(), look, state)

@@ -80,11 +80,11 @@ def _title(report: Report) -> str:
 def _hybrid_table(report: Report, model: Hybrid) -> Table:
     """Rates are of tokens; pools of components that the model lacks are left out, as are columns of zeros."""
     runs = [run for run in report.runs if isinstance(run, HybridRun)]
-    window = f"window of {model.window:,} tokens, " if WINDOW in model.components else ""
-    asked = f"{len(report.trace.requests):,} requests, {_short(report.trace.input_tokens)} tokens"
+    window = f"window {model.window:,}, " if WINDOW in model.components else ""
     title = (
-        f"{_title(report)}; {asked}\n{', '.join(model.components)}: {window}checkpoint every {model.interval:,} tokens"
-        f"\nrates of tokens; an infinite cache: {report.ideal.rate.tokens:.2%}"
+        f"{_title(report)}\n{len(report.trace.requests):,} requests, {_short(report.trace.input_tokens)} tokens\n"
+        f"{', '.join(model.components)}; {window}checkpoint every {model.interval:,} tokens\n"
+        f"infinite cache: {report.ideal.rate.tokens:.2%} of tokens"
     )
     columns: list[tuple[str, Callable[[HybridRun], str], bool]] = [
         ("capacity", lambda run: f"{run.capacity:,}", True),

@@ -1,8 +1,9 @@
-"""Victim order: the row with the smallest key, kept in O(log rows) per change and found in O(1).
+"""Victim orders: the rows with the smallest keys, kept in O(log rows) per change and found in O(1).
 
 A tournament with blocks of 128. Level 0 is the rows' own table, never copied: a block's winner is computed from
 its 128 rows. Each level above holds the winners of the level below, 128 to a block, up to a single row. What is
-stored is therefore about rows/127 winners; a row's key is a pure function of the row, so nothing goes stale.
+stored is therefore about rows/127 winners; a row's key is a pure function of the row, so nothing goes stale. Several
+orders of the same rows are kept side by side, and take their steps together.
 """
 
 import math
@@ -20,10 +21,10 @@ WORDS = 5
 """int32 words of a key, compared in order."""
 
 Key = tuple[jax.Array, ...]
-"""WORDS arrays i32[n]: the keys of n rows, word by word; smaller goes first."""
+"""WORDS arrays i32[orders, n]: the keys of n rows in each order, word by word; smaller goes first."""
 
 KeyOf = Callable[[Row], tuple[jax.Array, Key]]
-"""(n rows) -> (bool[n] is a candidate, its key)."""
+"""(n rows) -> (bool[orders, n] is a candidate, its key)."""
 
 
 def padded_rows(rows: int) -> int:
@@ -42,14 +43,14 @@ def _levels(rows: int) -> list[tuple[int, int]]:
         start, size = start + size, size // BLOCK
 
 
-def init(rows: int) -> jax.Array:
-    """No candidates: i32[winners, WORDS + 1], a key and the row that has it, NULL where a block has none."""
+def init(rows: int, orders: int) -> jax.Array:
+    """No candidates: i32[orders, winners, WORDS + 1], a key and the row that has it, NULL where a block has none."""
     start, size = _levels(rows)[-1]
-    return jnp.full((start + size, WORDS + 1), NULL, jnp.int32)
+    return jnp.full((orders, start + size, WORDS + 1), NULL, jnp.int32)
 
 
 def _winner(candidate: jax.Array, key: Key, rows: jax.Array) -> jax.Array:
-    """The entry i32[WORDS + 1] of one block: the smallest key among the candidates (bool[n]), and whose it is."""
+    """The entries i32[orders, WORDS + 1] of one block: the smallest key among the candidates, and whose it is."""
 
     def smaller(a: tuple[jax.Array, ...], b: tuple[jax.Array, ...]) -> list[jax.Array]:
         takes = jnp.bool_(False)  # whether b goes before a: by the last word, unless an earlier one decides
@@ -60,47 +61,51 @@ def _winner(candidate: jax.Array, key: Key, rows: jax.Array) -> jax.Array:
 
     # One variadic reduction: as separate minima, word by word, it is some twenty kernels.
     initial = (jnp.bool_(False), *(jnp.int32(NULL) for _ in range(WORDS + 1)))
-    _, *entry = lax.reduce((candidate, *key, rows), initial, smaller, (0,))
-    return jnp.stack(entry)
+    rows = jnp.broadcast_to(rows, candidate.shape)
+    _, *entry = lax.reduce((candidate, *key, rows), initial, smaller, (1,))
+    return jnp.stack(entry, axis=1)
 
 
-def refresh(order: jax.Array, table: Table, row: jax.Array, key_of: KeyOf) -> jax.Array:
-    """`order` after row `row` of `table` (i32[]; NULL: no-op) has changed in any way."""
-    rows = table.data.shape[0]
-    chex.assert_shape(order, init(rows).shape)
+def _key_of_winners(block: jax.Array) -> tuple[jax.Array, Key, jax.Array]:
+    """(is a candidate, key, row) of a block (i32[orders, BLOCK, WORDS + 1]) of winners."""
+    return block[..., WORDS] >= 0, tuple(block[..., w] for w in range(WORDS)), block[..., WORDS]
+
+
+def refresh(orders: jax.Array, table: Table, row: jax.Array, key_of: KeyOf) -> jax.Array:
+    """`orders` after row `row` of `table` (i32[]; NULL: no-op) has changed in any way."""
+    rows, count = table.data.shape[0], orders.shape[0]
+    chex.assert_shape(orders, init(rows, count).shape)
     applies, zero = row >= 0, jnp.int32(0)
     index = jnp.maximum(row, 0) // BLOCK
     candidate, key = key_of(table.block(index * BLOCK, BLOCK))
     entry = _winner(candidate, key, index * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32))
     levels = _levels(rows)
     for depth, (start, _) in enumerate(levels):
-        old = lax.dynamic_slice(order, (start + index, zero), (1, WORDS + 1))
-        order = lax.dynamic_update_slice(order, jnp.where(applies, entry[None], old), (start + index, zero))
+        at = (zero, start + index, zero)
+        old = lax.dynamic_slice(orders, at, (count, 1, WORDS + 1))
+        orders = lax.dynamic_update_slice(orders, jnp.where(applies, entry[:, None], old), at)
         if depth + 1 < len(levels):
             index = index // BLOCK
-            block = lax.dynamic_slice(order, (start + index * BLOCK, zero), (BLOCK, WORDS + 1))
-            key = tuple(block[:, w] for w in range(WORDS))
-            entry = _winner(block[:, WORDS] >= 0, key, block[:, WORDS])
-    return order
+            block = lax.dynamic_slice(orders, (zero, start + index * BLOCK, zero), (count, BLOCK, WORDS + 1))
+            entry = _winner(*_key_of_winners(block))
+    return orders
 
 
-def first(order: jax.Array) -> jax.Array:
-    """The row with the smallest key (i32[]), NULL if there is no candidate."""
-    return order[-1, WORDS]
+def first(orders: jax.Array) -> jax.Array:
+    """The rows with the smallest keys (i32[orders]), NULL if there is no candidate."""
+    return orders[:, -1, WORDS]
 
 
-def rebuild(table: Table, key_of: KeyOf) -> jax.Array:
-    """The whole order computed afresh from the table."""
+def rebuild(table: Table, key_of: KeyOf, orders: int) -> jax.Array:
+    """All orders computed afresh from the table."""
     rows = table.data.shape[0]
-    order = init(rows)
+    out = init(rows, orders)
     blocks = Row(values=table.data.reshape(-1, BLOCK, len(table.columns)), columns=table.columns)
     index = jnp.arange(rows, dtype=jnp.int32).reshape(-1, BLOCK)
-    entries = jax.vmap(lambda block, ids: _winner(*key_of(block), ids))(blocks, index)
+    entries = jax.vmap(lambda block, ids: _winner(*key_of(block), ids), out_axes=1)(blocks, index)
     for start, size in _levels(rows):
-        order = order.at[start : start + entries.shape[0]].set(entries)
+        out = out.at[:, start : start + entries.shape[1]].set(entries)
         if size > 1:
-            block = order[start : start + size].reshape(-1, BLOCK, WORDS + 1)
-            entries = jax.vmap(lambda b: _winner(b[:, WORDS] >= 0, tuple(b[:, w] for w in range(WORDS)), b[:, WORDS]))(
-                block
-            )
-    return order
+            block = out[:, start : start + size].reshape(orders, -1, BLOCK, WORDS + 1)
+            entries = jax.vmap(lambda b: _winner(*_key_of_winners(b)), in_axes=1, out_axes=1)(block)
+    return out
