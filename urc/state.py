@@ -115,25 +115,30 @@ class CacheState(struct.PyTreeNode):
         rooms = {f"{name}.used": config.pool_room(name) for name in names}
         return self.with_scalars(**rooms) if rooms else self
 
-    def refresh(self, *nodes: jax.Array, climb: Callable[[Table, jax.Array], jax.Array] | None = None) -> "CacheState":
+    def refresh(
+        self, *nodes: jax.Array, climb: Callable[[Component, Table, jax.Array], jax.Array] | None = None
+    ) -> "CacheState":
         """Puts nodes (i32[] each, NULL: none) where they now belong in every component's victim order.
 
-        From the last of them it goes on to `climb(node table, node)` (i32[], NULL: none), if given, and so forth.
+        From the last of them on, if given: `climb(component, node table, node)` (i32[], NULL: none), and so forth.
         """
         config, table = self.config, self.nodes
         listed, last, true = jnp.stack(nodes), len(nodes) - 1, self.true()
-
-        def step(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple:
-            orders, i, at = carry
-            orders = victims.refresh(orders, table, at, key_of(config))
-            above = jnp.int32(NULL) if climb is None else climb(table, at)
-            # If XLA saw that there is no second step, it would make a conditional of the loop, which copies the orders.
-            above = jnp.where(true, above, at)
-            return orders, i + 1, jnp.where(i < last, listed[jnp.minimum(i + 1, last)], above)
-
         first = jnp.argmax(listed >= 0).astype(jnp.int32)
-        more = lambda carry: (carry[2] >= 0) | ((carry[1] < last) & (carry[1] > first))
-        orders, *_ = lax.while_loop(more, step, (self.victims, first, listed[first]))
+        orders = self.victims
+        for which, component in enumerate(config.components):
+            key = key_of(component, config)
+
+            def step(carry: tuple, which: int = which, component: Component = component, key: Any = key) -> tuple:
+                orders, i, at = carry
+                orders = victims.refresh(orders, which, table, at, key)
+                above = jnp.int32(NULL) if climb is None else climb(component, table, at)
+                # If XLA saw that there is no second step, it would make a conditional of this, which copies the orders.
+                above = jnp.where(true, above, at)
+                return orders, i + 1, jnp.where(i < last, listed[jnp.minimum(i + 1, last)], above)
+
+            more = lambda carry: (carry[2] >= 0) | ((carry[1] < last) & (carry[1] > first))
+            orders, *_ = lax.while_loop(more, step, (orders, first, listed[first]))
         return self.replace(victims=orders).after(*victims.first(orders))
 
 
@@ -150,17 +155,13 @@ def is_device_leaf(row: Row, components: tuple[Component, ...]) -> jax.Array:
     return leaf
 
 
-def key_of(config: CacheConfig) -> victims.KeyOf:
-    """The keys by which the components' victim orders sort nodes: those that no session refers to go first."""
+def key_of(component: Component, config: CacheConfig) -> victims.KeyOf:
+    """The key by which a component's victim order sorts nodes: those that no session refers to go first."""
 
     def key(rows: Row) -> tuple[jax.Array, victims.Key]:
-        leaf, used = is_device_leaf(rows, config.components), rows["length"] > 0
-        candidates, keys = [], []
-        for component in config.components:
-            candidate, words = component.victim(rows, leaf, config)
-            candidates.append(candidate & used)
-            keys.append(((rows[component.column("session")] > 0).astype(jnp.int32), *words))
-        return jnp.stack(candidates), tuple(jnp.stack(word) for word in zip(*keys, strict=True))
+        candidate, words = component.victim(rows, is_device_leaf(rows, config.components), config)
+        referenced = (rows[component.column("session")] > 0).astype(jnp.int32)
+        return candidate & (rows["length"] > 0), (referenced, *words)
 
     return key
 

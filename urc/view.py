@@ -144,7 +144,7 @@ def _implied(state: CacheState) -> tuple[jax.Array, jax.Array]:
     config, columns = state.config, {name: state.nodes.data[:, j] for j, name in enumerate(state.nodes.columns)}
     first_page = state.tokens[columns["start"][:, None] + jnp.arange(config.page_size)]
     edges = jax.vmap(children.page_hash)(columns["parent"], columns["namespace"], first_page)
-    return edges, victims.rebuild(state.nodes, key_of(config), len(config.components))
+    return edges, victims.rebuild(state.nodes, [key_of(component, config) for component in config.components])
 
 
 def _broken(state: CacheState) -> Iterator[str]:

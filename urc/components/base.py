@@ -207,7 +207,10 @@ class Component(struct.PyTreeNode):
     # -- lock, access --------------------------------------------------------------------------------------------
 
     def reads(self, row: Row, end: jax.Array) -> jax.Array:
-        """bool: a request that has matched up to `end` (tokens) reads this node of its path. A lock covers these."""
+        """bool: a request that has matched up to `end` (tokens) reads this node of its path. A lock covers these.
+
+        They are the lower part of the path: a node is read only if all below it are.
+        """
         raise NotImplementedError
 
     def held_from(self, row: Row) -> jax.Array:

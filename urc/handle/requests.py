@@ -121,7 +121,7 @@ class RequestCalls(SessionCalls):
         """Puts all that a request has computed into the tree; the request is over, and all that it held is released.
 
         `tokens`: all of its tokens that are computed. Its own state stays if they are whole pages. In a streaming
-        session the request is not over: `resume` goes on with it.
+        session the request is not over: carry out its `copies`, and `resume` goes on with it.
         """
         self._live(request)
         session = request.session

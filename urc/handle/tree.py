@@ -30,7 +30,7 @@ class TreeCalls(StateOwner):
     def match_prefix(self, tokens: Tokens, namespace: Namespace = None) -> MatchResult:
         """The longest cached prefix of `tokens` from which a request can resume; marks it as used.
 
-        `slots[name]` has `device_len` entries, i32, in order.
+        `slots[name]` are those that such a request reads, i32, in order: see `MatchResult`.
         """
         key, space = tokens_of(tokens, self.config.max_key_len), self._namespaces.number(namespace, new=False)
         found = compiled.match_prefix(self._donate(), *padded_key(key, space, self.config.page_size))

@@ -5,13 +5,14 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
+from urc.components.base import Component
 from urc.config import CacheConfig
 from urc.errors import Stop
 from urc.ops.path import NOTHING, refresh_path, stamp, walk_up
 from urc.ops.split import cut_node
 from urc.ops.walk import Walk, front_part, key_length, padded, walk
 from urc.state import CacheState, NodeRef
-from urc.tables.packed import CHUNK, NULL, read_first, select
+from urc.tables.packed import CHUNK, NULL, Row, read_first, select
 
 
 class Match(struct.PyTreeNode):
@@ -33,19 +34,23 @@ def read_slots(state: CacheState, node: jax.Array, cut: jax.Array, width: int) -
     """
     config = state.config
 
-    def body(carry: tuple[dict[str, jax.Array], jax.Array]) -> tuple[dict[str, jax.Array], jax.Array]:
-        out, at = carry
+    def row_of(at: jax.Array) -> Row:
         row = state.nodes.get(at)
-        row = select((at == node) & (cut > 0), front_part(row, cut, config)[0], row)
-        read = {c.name: c.read(state.stores[c.name], row, end, out[c.name]) for c in config.components}
-        return read, row["parent"]
+        return select((at == node) & (cut > 0), front_part(row, cut, config)[0], row)
 
-    row = state.nodes.get(node)
-    end = row["end"] - jnp.where(cut > 0, row["length"] - cut, 0)
-    rooms = {c.name: max(c.counts(width, width)) for c in config.components}
-    empty = {name: jnp.full(room + CHUNK, NULL, jnp.int32) for name, room in rooms.items()}
-    out, _ = lax.while_loop(lambda carry: carry[1] > 0, body, (empty, node))
-    return {name: slots[: rooms[name]] for name, slots in out.items()}
+    end, slots = row_of(node)["end"], {}
+    for component in config.components:  # each climbs as far as it reads
+
+        def body(carry: tuple[jax.Array, jax.Array], component: Component = component) -> tuple[jax.Array, jax.Array]:
+            out, at = carry
+            row = row_of(at)
+            out, parent = component.read(state.stores[component.name], row, end, out), row["parent"]
+            return out, jnp.where(component.reads(state.nodes.get(parent), end), parent, NULL)
+
+        room = max(component.counts(width, width))
+        empty = jnp.full(room + CHUNK, NULL, jnp.int32)
+        slots[component.name] = lax.while_loop(lambda carry: carry[1] > 0, body, (empty, node))[0][:room]
+    return slots
 
 
 def _branching(config: CacheConfig, full_len: jax.Array, device_len: jax.Array) -> jax.Array:

@@ -46,18 +46,17 @@ def refresh_path(
     """Puts the nodes of the path up to `node` (i32[], NULL: none) that have changed where they now belong.
 
     Only a path's last node can be a leaf. Of the nodes above it, those matter that end beyond `above` (i32[], tokens),
-    and those that a component touches, using the path up to `end`, which evicts from internal nodes too; they are the
-    path's lower part, so the climb ends where they do. `also`: nodes (i32[], NULL: none) beside it.
+    and to a component which evicts from internal nodes too, those that it touches, using the path up to `end`; they are
+    the path's lower part, so the climb ends where they do. `also`: nodes (i32[], NULL: none) beside it.
     """
-    config = state.config
-    inner = [component for component in config.components if component.evicts_internal]
+    page_size = state.config.page_size
 
-    def climb(nodes: Table, at: jax.Array) -> jax.Array:
+    def climb(component: Component, nodes: Table, at: jax.Array) -> jax.Array:
         parent = nodes.get(at)["parent"]
         row = nodes.get(parent)
         goes_on = row["end"] > above
-        for component in inner:
-            goes_on = goes_on | component.touches(row, end, config.page_size)
+        if component.evicts_internal:
+            goes_on = goes_on | component.touches(row, end, page_size)
         return jnp.where((parent > 0) & goes_on, parent, NULL)
 
     return state.refresh(*also, jnp.where(node > 0, node, NULL), climb=climb)

@@ -121,10 +121,14 @@ def serve(cache: HybridCache, request: Request, model: Hybrid) -> Outcome:
     Each checkpoint in turn is an insert of all tokens up to it. Slots in nodes that are there already are duplicates,
     which are freed; SWA slots where the tree has a tombstone recover it. Nothing is evicted in between. Unlock.
 
-    Only whole pages take part. A request that finds everything there, output included, inserts nothing.
+    Only whole pages of filled blocks take part: a state at the end of a block that the input fills in part would stand
+    where no longer input can resume, as the next one has another block there. A request that finds everything there,
+    output included, inserts nothing.
     """
-    ids = request.ids[: len(request.ids) // model.page_size * model.page_size]
-    hit = cache.match_prefix(request.ids[: request.input_blocks])
+    filled = min(request.input_blocks, request.input_length // model.block_size)
+    blocks = len(request.ids) - (request.input_blocks - filled)
+    ids = request.ids[: blocks // model.page_size * model.page_size]
+    hit = cache.match_prefix(request.ids[:filled])
     start, end, full = hit.device_len, len(ids), hit.full_len
     stated = hit.hits.get(STATE, full)
     if start == end:

@@ -3,11 +3,11 @@
 A tournament with blocks of 128. Level 0 is the rows' own table, never copied: a block's winner is computed from
 its 128 rows. Each level above holds the winners of the level below, 128 to a block, up to a single row. What is
 stored is therefore about rows/127 winners; a row's key is a pure function of the row, so nothing goes stale. Several
-orders of the same rows are kept side by side, and take their steps together.
+orders of the same rows are kept side by side.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import chex
 import jax
@@ -21,10 +21,10 @@ WORDS = 5
 """int32 words of a key, compared in order."""
 
 Key = tuple[jax.Array, ...]
-"""WORDS arrays i32[orders, n]: the keys of n rows in each order, word by word; smaller goes first."""
+"""WORDS arrays i32[n]: the keys of n rows, word by word; smaller goes first."""
 
 KeyOf = Callable[[Row], tuple[jax.Array, Key]]
-"""(n rows) -> (bool[orders, n] is a candidate, its key)."""
+"""(n rows) -> (bool[n] is a candidate, its key): what makes one order."""
 
 
 def padded_rows(rows: int) -> int:
@@ -50,7 +50,7 @@ def init(rows: int, orders: int) -> jax.Array:
 
 
 def _winner(candidate: jax.Array, key: Key, rows: jax.Array) -> jax.Array:
-    """The entries i32[orders, WORDS + 1] of one block: the smallest key among the candidates, and whose it is."""
+    """The entry i32[WORDS + 1] of one block: the smallest key among the candidates (bool[n]), and whose it is."""
 
     def smaller(a: tuple[jax.Array, ...], b: tuple[jax.Array, ...]) -> list[jax.Array]:
         takes = jnp.bool_(False)  # whether b goes before a: by the last word, unless an earlier one decides
@@ -61,33 +61,32 @@ def _winner(candidate: jax.Array, key: Key, rows: jax.Array) -> jax.Array:
 
     # One variadic reduction: as separate minima, word by word, it is some twenty kernels.
     initial = (jnp.bool_(False), *(jnp.int32(NULL) for _ in range(WORDS + 1)))
-    rows = jnp.broadcast_to(rows, candidate.shape)
-    _, *entry = lax.reduce((candidate, *key, rows), initial, smaller, (1,))
-    return jnp.stack(entry, axis=1)
+    _, *entry = lax.reduce((candidate, *key, rows), initial, smaller, (0,))
+    return jnp.stack(entry)
 
 
-def _key_of_winners(block: jax.Array) -> tuple[jax.Array, Key, jax.Array]:
-    """(is a candidate, key, row) of a block (i32[orders, BLOCK, WORDS + 1]) of winners."""
-    return block[..., WORDS] >= 0, tuple(block[..., w] for w in range(WORDS)), block[..., WORDS]
+def _winner_of_winners(block: jax.Array) -> jax.Array:
+    """The entry of a block (i32[BLOCK, WORDS + 1]) of entries."""
+    return _winner(block[:, WORDS] >= 0, tuple(block[:, w] for w in range(WORDS)), block[:, WORDS])
 
 
-def refresh(orders: jax.Array, table: Table, row: jax.Array, key_of: KeyOf) -> jax.Array:
-    """`orders` after row `row` of `table` (i32[]; NULL: no-op) has changed in any way."""
-    rows, count = table.data.shape[0], orders.shape[0]
-    chex.assert_shape(orders, init(rows, count).shape)
-    applies, zero = row >= 0, jnp.int32(0)
+def refresh(orders: jax.Array, which: int, table: Table, row: jax.Array, key_of: KeyOf) -> jax.Array:
+    """`orders`, of which `which` takes note that row `row` of `table` (i32[]; NULL: no-op) has changed in any way."""
+    rows = table.data.shape[0]
+    chex.assert_shape(orders, init(rows, orders.shape[0]).shape)
+    applies, order, zero = row >= 0, jnp.int32(which), jnp.int32(0)
     index = jnp.maximum(row, 0) // BLOCK
     candidate, key = key_of(table.block(index * BLOCK, BLOCK))
     entry = _winner(candidate, key, index * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32))
     levels = _levels(rows)
     for depth, (start, _) in enumerate(levels):
-        at = (zero, start + index, zero)
-        old = lax.dynamic_slice(orders, at, (count, 1, WORDS + 1))
-        orders = lax.dynamic_update_slice(orders, jnp.where(applies, entry[:, None], old), at)
+        at = (order, start + index, zero)
+        old = lax.dynamic_slice(orders, at, (1, 1, WORDS + 1))
+        orders = lax.dynamic_update_slice(orders, jnp.where(applies, entry[None, None], old), at)
         if depth + 1 < len(levels):
             index = index // BLOCK
-            block = lax.dynamic_slice(orders, (zero, start + index * BLOCK, zero), (count, BLOCK, WORDS + 1))
-            entry = _winner(*_key_of_winners(block))
+            first = (order, start + index * BLOCK, zero)
+            entry = _winner_of_winners(lax.dynamic_slice(orders, first, (1, BLOCK, WORDS + 1))[0])
     return orders
 
 
@@ -96,16 +95,18 @@ def first(orders: jax.Array) -> jax.Array:
     return orders[:, -1, WORDS]
 
 
-def rebuild(table: Table, key_of: KeyOf, orders: int) -> jax.Array:
+def rebuild(table: Table, keys_of: Sequence[KeyOf]) -> jax.Array:
     """All orders computed afresh from the table."""
     rows = table.data.shape[0]
-    out = init(rows, orders)
     blocks = Row(values=table.data.reshape(-1, BLOCK, len(table.columns)), columns=table.columns)
     index = jnp.arange(rows, dtype=jnp.int32).reshape(-1, BLOCK)
-    entries = jax.vmap(lambda block, ids: _winner(*key_of(block), ids), out_axes=1)(blocks, index)
-    for start, size in _levels(rows):
-        out = out.at[:, start : start + entries.shape[1]].set(entries)
-        if size > 1:
-            block = out[:, start : start + size].reshape(orders, -1, BLOCK, WORDS + 1)
-            entries = jax.vmap(lambda b: _winner(*_key_of_winners(b)), in_axes=1, out_axes=1)(block)
-    return out
+    out = []
+    for key_of, order in zip(keys_of, init(rows, len(keys_of)), strict=True):
+        entries = jax.vmap(lambda block, ids, key_of=key_of: _winner(*key_of(block), ids))(blocks, index)
+        for start, size in _levels(rows):
+            order = order.at[start : start + entries.shape[0]].set(entries)
+            if size > 1:
+                block = order[start : start + size].reshape(-1, BLOCK, WORDS + 1)
+                entries = jax.vmap(_winner_of_winners)(block)
+        out.append(order)
+    return jnp.stack(out)
