@@ -89,9 +89,7 @@ class Scheduler:
         move = self.below(10)
         if move < 3 or not engine.running:
             session = self.sessions[self.below(len(self.sessions))] if self.sessions and self.below(3) == 0 else None
-            if session in cache._streaming and (
-                session in self.waiting or any(run.request.session == session for run in engine.running)
-            ):
+            if cache._streaming.get(session):
                 session = None
             engine.begin(self.prompt(), session=session)
         elif move < 6:
@@ -373,3 +371,133 @@ def test_a_batch_begins_as_one_after_the_other_would(hybrid):
         assert one.match.device_len == other.match.device_len
         assert one.copies == other.copies
     assert [one.match.device_len for one in batch] == [12, 8, 0, 0]
+
+
+# -- faults that an outside reviewer found ------------------------------------------------------------------------
+
+
+def unchanged(cache, call, match):
+    before = bits(cache)
+    with pytest.raises(urc.InvalidInput, match=match):
+        call()
+    assert bits(cache) == before
+    cache.check()
+
+
+def test_a_roll_back_takes_running_requests_back_with_it(hybrid):
+    cache = hybrid.cache
+    run = hybrid.begin(range(20))
+    assert hybrid.compute(run, 4)
+    start, computed = cache.state, run.computed
+    later = hybrid.begin([50, 51])
+    assert hybrid.compute(run, 12)
+    hybrid.slide(run)
+    assert hybrid.commit(run)
+    for _ in range(2):  # a snapshot can be gone back to again
+        cache.state = start
+        assert run.request.length == 4
+        assert run.request.slots["full"].tolist() == [0, 1, 2, 3]
+        assert (run.request.committed, run.request.given_up) == (0, {})
+        unchanged(cache, lambda: cache.abort(later.request), "is over")
+        other = cache.begin([7, 7])
+        assert cache.extend(other, 4)
+        assert set(other.slots["full"].tolist()).isdisjoint(run.request.slots["full"].tolist())
+        cache.check()
+    hybrid.running, run.computed = [run], computed
+    assert hybrid.commit(run, finished=True)
+    cache.check()
+
+
+def test_a_finished_request_runs_again_after_a_roll_back(hybrid):
+    cache = hybrid.cache
+    run = hybrid.begin(range(8))
+    assert hybrid.compute(run, 8)
+    start = cache.state
+    assert hybrid.commit(run, finished=True)
+    cache.state = start
+    cache.abort(run.request)
+    cache.check()
+    assert cache.sizes() == {name: urc.Sizes(SLOTS[name], 0, 0) for name in cache.sizes()}
+
+
+def test_the_slots_and_the_lock_of_a_request_are_its_own(hybrid):
+    cache = hybrid.cache
+    serve(hybrid, range(6))
+    run = hybrid.begin(range(8))
+    assert hybrid.compute(run, 8)
+    request = run.request
+    unchanged(cache, lambda: cache.free("full", request.slots["full"][6:]), "a running request's")
+    unchanged(cache, lambda: cache.insert([1, 2], {"full": request.slots["full"][6:]}), "a running request's")
+    unchanged(cache, lambda: cache.unlock(request.receipt), "a running request's")
+    unchanged(cache, lambda: cache.release_early(request.receipt, "swa"), "a running request's")
+    hybrid.abort(run)
+    hybrid.ledger_closes()
+
+
+def test_a_commit_goes_on_from_what_was_committed(hybrid):
+    cache = hybrid.cache
+    for token in (50, 51, 52, 53):
+        serve(hybrid, [token] * 4)
+    run = hybrid.begin(range(16))
+    assert hybrid.compute(run, 8)
+    assert hybrid.commit(run)
+    assert hybrid.compute(run, 16)
+    assert cache.sizes()["mamba"].free == 1
+    cache.alloc("mamba", 1)  # so that a state could be left only by evicting one
+    unchanged(cache, lambda: cache.commit_unfinished(run.request, [99] * 16), "do not begin with those")
+    unchanged(cache, lambda: cache.commit_finished(run.request, [50] * 4 + [0] * 12), "do not begin with those")
+    assert hybrid.commit(run)
+
+
+def test_arguments_of_a_batch_may_be_generators_but_not_numbers(hybrid):
+    cache = hybrid.cache
+    two = cache.begin_all(([1], [2]), namespaces=(None for _ in range(2)), sessions=(None for _ in range(2)))
+    for request in two:
+        cache.abort(request)
+    cache.check()
+    unchanged(cache, lambda: cache.begin_all([[1]], sessions=5), "sessions must be a sequence")
+    unchanged(cache, lambda: cache.close_session([1]), "must be an integer")
+
+
+def test_a_streaming_session_has_one_request(hybrid):
+    cache = hybrid.cache
+    session = cache.open_session(streaming=True)
+    run = hybrid.begin(range(4), session=session)
+    unchanged(cache, lambda: cache.begin([9], session=session), "has a request already")
+    assert hybrid.compute(run, 4)
+    assert hybrid.commit(run, finished=True)
+    unchanged(cache, lambda: cache.begin([9], session=session), "has a request already")
+    unchanged(cache, lambda: cache.extend(run.request, 1), "waits in session")
+    unchanged(cache, lambda: cache.commit_finished(run.request, range(4)), "waits in session")
+    before = cache.state
+    cache.abort(run.request)  # a waiting request can be dropped, and the session goes on
+    unchanged(cache, lambda: cache.resume(session), "no request waits")
+    cache.abort(cache.begin([9], session=session))
+    cache.state = before
+    assert cache.resume(session) is run.request
+    cache.abort(run.request)
+    assert cache.close_session(session)
+    cache.check()
+    assert cache.sizes()["full"].protected == 0
+
+
+def test_sliding_gives_the_lock_of_a_new_commit_back_too(hybrid):
+    cache = hybrid.cache
+    run = hybrid.begin(range(40))
+    assert hybrid.compute(run, 20)
+    hybrid.slide(run)  # 16 given up
+    assert hybrid.commit(run)
+    assert hybrid.compute(run, 24)
+    hybrid.slide(run)
+    assert cache.sizes()["swa"].protected == 0
+    hybrid.ledger_closes()
+
+
+def test_what_a_commit_returned_does_not_change(hybrid):
+    run = hybrid.begin(range(12))
+    assert hybrid.compute(run, 8)
+    done = hybrid.cache.commit_unfinished(run.request, range(8))
+    kept = {name: slots.tolist() for name, slots in done.slots.items()}
+    assert hybrid.compute(run, 12)
+    hybrid.slide(run)
+    assert {name: slots.tolist() for name, slots in done.slots.items()} == kept

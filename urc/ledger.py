@@ -12,14 +12,14 @@ from urc.errors import InvalidInput, InvariantError
 from urc.state import ROOT, CacheState
 from urc.view import held_slots
 
-HELD, TREE, FREE = 0, 1, 2
+HELD, TREE, FREE, REQUEST = 0, 1, 2, 3
 
 MOST_SLOTS = 2**28
 """Bound on the numbers of slots that a caller's own allocator gives out."""
 
 
 class SlotLedger:
-    """Per slot of one component: held by a caller, in the tree, or free (never, where the caller owns the pool)."""
+    """Per slot of one component: held by a caller or a running request, in the tree, or free (in a pool of ours)."""
 
     def __init__(self, name: str, size: int | None) -> None:
         self._name, self._size = name, size
@@ -64,7 +64,8 @@ class SlotLedger:
         holder = self._holder[slots]
         if holder.any():
             at = int(np.flatnonzero(holder)[0])
-            where = "in the tree already" if holder[at] == TREE else "free: allocate it first"
+            where = {TREE: "in the tree already", FREE: "free: allocate it first", REQUEST: "a running request's"}
+            where = where[int(holder[at])]
             raise InvalidInput(f"slot {int(slots[at])} of {self._name!r} is {where}")
         index = np.arange(len(slots), dtype=np.int32)
         self._place[slots] = index
@@ -75,9 +76,13 @@ class SlotLedger:
     def _range(self) -> str:
         return "" if self._size is None else f", which has 0 .. {self._size - 1}"
 
-    def take(self, slots: np.ndarray) -> None:
-        """The caller holds `slots` now."""
-        self._holder[slots] = HELD
+    def take(self, slots: np.ndarray, holder: int = HELD) -> None:
+        """The caller, or a request, holds `slots` now."""
+        self._holder[slots] = holder
+
+    def belong(self, slots: np.ndarray) -> bool:
+        """Whether all of `slots` are a request's."""
+        return bool((self._holder[slots] == REQUEST).all())
 
     def exchange(self, handed: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """After the tree took over `handed`, and all of `free` are free now: (adopted, freed) of those handed over."""
@@ -104,8 +109,9 @@ class SlotLedger:
     def check(self, implied: "SlotLedger") -> None:
         """InvariantError if this book differs from the one that the state implies."""
         size = min(len(self._holder), len(implied._holder))
-        wrong = np.flatnonzero(self._holder[:size] != implied._holder[:size])
-        if len(wrong) or self._holder[size:].any() or implied._holder[size:].any():
+        mine = np.where(self._holder == REQUEST, HELD, self._holder)  # a state does not tell the two apart
+        wrong = np.flatnonzero(mine[:size] != implied._holder[:size])
+        if len(wrong) or mine[size:].any() or implied._holder[size:].any():
             raise InvariantError(f"{self._name}: the book of who holds which slot differs at {wrong[:8].tolist()}")
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -122,7 +123,9 @@ class Request:
         namespace: as begun.
         session: the session that refers to what it commits, or None.
         given_up: per component, tokens whose slots it has given back.
-        over: whether it was finished or aborted.
+        tokens: those that it has committed.
+        waiting: whether it waits in a streaming session, to be resumed.
+        over: whether it was finished or aborted, or began after a moment to which the cache was rolled back.
 
     """
 
@@ -136,7 +139,14 @@ class Request:
     session: int | None = None
     inserted: int = 0
     given_up: dict[str, int] = dataclasses.field(default_factory=dict)
+    tokens: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0, np.int32))
+    waiting: bool = False
     over: bool = False
+
+    def saved(self) -> dict[str, Any]:
+        """What it is now, to go back to."""
+        kept = vars(self) | {"copies": dict(self.copies), "given_up": dict(self.given_up)}
+        return kept | {"slots": {name: slots.copy() for name, slots in self.slots.items()}}
 
 
 @dataclasses.dataclass(frozen=True)

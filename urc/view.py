@@ -44,7 +44,6 @@ class _Rows:
         self.columns = {name: data[:, j] for j, name in enumerate(state.nodes.columns)}
         self.used = [int(i) for i in np.flatnonzero(self.columns["length"] > 0)]
         self.tokens = np.asarray(state.tokens)
-        self.stores = {name: {k: np.asarray(v) for k, v in vars(store).items()} for name, store in state.stores.items()}
         self.children: dict[int, list[int]] = {ROOT: []}
         for i in self.used:
             self.children.setdefault(self["parent"][i], []).append(i)

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import operator
 import weakref
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from urc import view
 from urc.arguments import MAX_INT32, Namespaces
 from urc.config import CacheConfig
 from urc.errors import InvalidInput
-from urc.ledger import SlotLedger, holds_lock, usable_state
+from urc.ledger import REQUEST, SlotLedger, holds_lock, usable_state
 from urc.results import NodeView, Receipt, Request, Sizes, node_handle, node_parts, node_views
 from urc.state import CacheState
 
@@ -31,6 +32,15 @@ class Hold:
     early: frozenset[str] = frozenset()
 
 
+@dataclasses.dataclass(frozen=True)
+class Books:
+    """What the handle knows beside the state at one moment."""
+
+    holds: dict[int, Hold]
+    requests: list[tuple[Request, dict[str, Any]]]
+    streaming: dict[int, Request | None]
+
+
 class StateOwner:
     """One state, the receipts that are out, and the book of who holds which slot."""
 
@@ -42,9 +52,10 @@ class StateOwner:
         self._id = next(_handles)
         self._serials = itertools.count()
         self._namespaces = Namespaces()
-        self._snapshots: dict[int, tuple[weakref.ref, dict[int, Hold]]] = {}
+        self._snapshots: dict[int, tuple[weakref.ref, Books]] = {}
         self._holds: dict[int, Hold] = {}
-        self._streaming: dict[int, Request | None] = {}  # streaming sessions, and the request that waits in each
+        self._requests: list[Request] = []  # all that run or wait
+        self._streaming: dict[int, Request | None] = {}  # streaming sessions, and the request of each
         self._shared, self._epoch = False, 0
         self._state = states.init(config)
         self._ledgers = {name: SlotLedger(name, config.pool_size(name)) for name in self._names}
@@ -60,7 +71,7 @@ class StateOwner:
         key = id(self._state)
         self._snapshots[key] = (
             weakref.ref(self._state, lambda _, key=key, kept=self._snapshots: kept.pop(key, None)),
-            dict(self._holds),
+            Books(dict(self._holds), [(r, r.saved()) for r in self._requests], dict(self._streaming)),
         )
         return self._state
 
@@ -68,15 +79,28 @@ class StateOwner:
     def state(self, state: CacheState) -> None:
         """Goes on from `state`, a snapshot of this cache or what `urc.ops` made of one.
 
-        The receipts that were live at a snapshot are live again. Of any other state, those stay live whose lock it
-        holds. Node handles from after the snapshot are void: do not use them.
+        The receipts, requests and streaming sessions of a snapshot's moment are again as they were then; a request
+        that began later is over. Of any other state, those stay live whose lock it holds. Node handles and sessions
+        from after the snapshot are void: do not use them.
         """
         snapshot, state = state, usable_state(state, self._state, self._namespaces)
         ledgers = {c.name: SlotLedger.of(c, state) for c in self.config.components}
-        reference, holds = self._snapshots.get(id(snapshot), (lambda: None, None))
-        if reference() is not snapshot or holds is None:
+        reference, books = self._snapshots.get(id(snapshot), (lambda: None, None))
+        if reference() is not snapshot or books is None:
             holds = {s: h for s, h in self._holds.items() if holds_lock(state, *node_parts(h.receipt.node))}
-        self._state, self._shared, self._holds, self._ledgers = state, True, dict(holds), ledgers
+            running = [(r, r.saved()) for r in self._requests if r.receipt.serial in holds]
+            books = Books(holds, running, dict(self._streaming))
+        for request in self._requests:
+            request.over = True
+        for request, saved in books.requests:
+            vars(request).update(saved)
+            vars(request).update(request.saved())  # a copy: the snapshot may be gone back to again
+        self._state, self._shared, self._ledgers = state, True, ledgers
+        self._holds, self._requests = dict(books.holds), [request for request, _ in books.requests]
+        self._streaming = dict(books.streaming)
+        for request in self._requests:
+            for name, slots in self._own(request).items():
+                ledgers[name].take(slots, REQUEST)
 
     def reset(self) -> None:
         """Empties the cache: every slot of its own pools is free; all receipts, requests, sessions, nodes are void."""
@@ -89,7 +113,9 @@ class StateOwner:
         self._epoch &= MAX_INT32
         self._state, self._shared, self._holds = states.init(self.config, generation=self._epoch), False, {}
         self._ledgers = {name: SlotLedger(name, self.config.pool_size(name)) for name in self._names}
-        self._streaming = {}
+        for request in self._requests:
+            request.over = True
+        self._requests, self._streaming = [], {}
 
     def sizes(self) -> dict[str, Sizes]:
         """Per component: free, evictable and protected slots."""
@@ -164,3 +190,17 @@ class StateOwner:
         if not count:
             return np.empty(0, np.int32)
         return np.array(np.asarray(component.pool(self._state.stores[name]))[start : start + count])
+
+    # -- what requests hold ---------------------------------------------------------------------------------------
+
+    def _own_from(self, request: Request, name: str) -> int:
+        """Where a request's own slots of a component begin in its row."""
+        component = self.config.component(name)
+        return component.needed(0, max(request.committed, request.given_up.get(name, 0)))
+
+    def _own(self, request: Request) -> dict[str, np.ndarray]:
+        """The slots that a request holds itself."""
+        return {
+            c.name: request.slots[c.name][0 if c.copies_on_write else self._own_from(request, c.name) :]
+            for c in self.config.components
+        }

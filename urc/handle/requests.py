@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from urc import compiled
-from urc.arguments import Namespace, Tokens, count, padded_key, tokens_of, width
+from urc.arguments import Namespace, Tokens, count, padded_key, sequence, tokens_of, width
 from urc.errors import CacheFull, InvalidInput, InvariantError, Status
 from urc.handle.sessions import SessionCalls
+from urc.ledger import REQUEST
 from urc.results import CommitResult, MatchResult, Receipt, Request, node_handle
 
 
@@ -33,14 +34,18 @@ class RequestCalls(SessionCalls):
     ) -> list[Request | None]:
         """`begin` of each key in order, in one call; None for one that finds no slot to write into."""
         self._demand_owned()
-        number, (padded, where) = self._batch(keys, namespaces)
-        spaces = [None] * number if namespaces is None else list(namespaces)
-        sessions = [None] * number if sessions is None else list(sessions)
+        keys = [tokens_of(tokens, self.config.max_key_len) for tokens in sequence("keys", keys)]
+        number = len(keys)
+        spaces = [None] * number if namespaces is None else sequence("namespaces", namespaces)
+        sessions = [None] * number if sessions is None else sequence("sessions", sessions)
         if len(sessions) != number:
             raise InvalidInput(f"{number} keys need as many sessions, or None for each, got {len(sessions)}")
-        for session in sessions:
-            if session is not None:
-                self._session(session)
+        _, (padded, where) = self._batch(keys, spaces)
+        given = [session for session in sessions if session is not None]
+        for session in given:
+            self._session(session)
+            if session in self._streaming and (self._streaming[session] or given.count(session) > 1):
+                raise InvalidInput(f"streaming session {session} has a request already: resume or abort that")
         if not number:
             return []
         where[number:, 0] = -1
@@ -53,7 +58,7 @@ class RequestCalls(SessionCalls):
             rows, slots = np.asarray(numbers).tolist(), {name: np.asarray(a) for name, a in slots.items()}
         self._settle_freed(before)
         return [
-            self._begun(rows[i], {name: a[i] for name, a in slots.items()}, spaces[i], sessions[i])
+            self._begun(rows[i], {name: a[i] for name, a in slots.items()}, keys[i], spaces[i], sessions[i])
             for i in range(number)
         ]
 
@@ -79,7 +84,7 @@ class RequestCalls(SessionCalls):
         for j, name in enumerate(self._names):
             if name in slots:
                 taken = np.array(np.asarray(slots[name])[: counts[j]])
-                self._ledgers[name].take(taken)
+                self._ledgers[name].take(taken, REQUEST)
                 request.slots[name] = np.concatenate([request.slots[name], taken])
         request.length = end
         return True
@@ -93,17 +98,20 @@ class RequestCalls(SessionCalls):
         freed = {}
         for component in self.config.components:
             name, page = component.name, self.config.page_size
-            upto = component.outlived(min(count("computed", computed), request.length)) // page * page
-            if not component.gives_up or upto <= request.given_up.get(name, 0):
+            if not component.gives_up:
                 continue
-            first, last = self._own_from(request, name), component.needed(0, upto)
-            freed[name] = request.slots[name][first:last].copy()
-            if len(freed[name]):
-                self.free(name, freed[name])
-            request.slots[name][:last] = -1
-            request.given_up[name] = upto
+            upto = component.outlived(min(count("computed", computed), request.length)) // page * page
+            if upto > request.given_up.get(name, 0):
+                first, last = self._own_from(request, name), component.needed(0, upto)
+                freed[name] = request.slots[name][first:last].copy()
+                self._ledgers[name].take(freed[name])
+                if len(freed[name]):
+                    self.free(name, freed[name])
+                request.slots[name] = request.slots[name].copy()
+                request.slots[name][:last] = -1
+                request.given_up[name] = upto
             if upto >= request.committed and name not in self._hold(request.receipt).early:
-                self.release_early(request.receipt, name)
+                self._release_early(request.receipt, name)
         return freed
 
     def commit_unfinished(
@@ -128,12 +136,12 @@ class RequestCalls(SessionCalls):
         if session is None or session not in self._streaming:
             return self._commit(request, tokens, finished=True, leave_state=True, priority=priority)
         done = self._commit(request, tokens, finished=False, leave_state=True, priority=priority)
-        self._streaming[session] = request
+        request.waiting = True
         return done
 
     def abort(self, request: Request) -> None:
-        """Drops a request: its slots come back, and its lock goes."""
-        self._live(request)
+        """Drops a request, running or waiting: its slots come back, and its lock goes."""
+        self._live(request, waiting=True)
         own = self._own(request)
         buffers = {name: np.full(width(len(held)), -1, np.int32) for name, held in own.items()}
         for name, held in own.items():
@@ -162,21 +170,22 @@ class RequestCalls(SessionCalls):
 
     def close_session(self, session: int) -> bool:
         """The session refers to nothing any more; a request that waits in it is aborted. False if closed before."""
-        waiting = self._streaming.get(session)
-        if waiting is not None:
-            self.abort(waiting)
+        self._session(session)
+        request = self._streaming.get(session)
+        if request is not None and request.waiting:
+            self.abort(request)
         self._streaming.pop(session, None)
         return super().close_session(session)
 
     def resume(self, session: int) -> Request:
         """The request that waits in a streaming session, to be extended by the next turn: no walk, no call, O(1)."""
         self._session(session)
-        waiting = self._streaming.get(session)
-        if waiting is None:
+        request = self._streaming.get(session)
+        if request is None or not request.waiting:
             raise InvalidInput(f"no request waits in session {session}: `begin` one, or finish it first")
-        self._live(waiting)
-        self._streaming[session] = None
-        return waiting
+        self._live(request, waiting=True)
+        request.waiting = False
+        return request
 
     # -- within --------------------------------------------------------------------------------------------------
 
@@ -184,13 +193,20 @@ class RequestCalls(SessionCalls):
         for name in self._names:
             self._owned(name)
 
-    def _live(self, request: Request) -> None:
-        """InvalidInput unless a request is running."""
+    def _live(self, request: Request, *, waiting: bool = False) -> None:
+        """InvalidInput unless a request is running, or waits where that is allowed."""
         if not isinstance(request, Request):
             raise InvalidInput(f"this takes the Request that begin returned, got {type(request).__name__}")
         if request.over:
-            raise InvalidInput("this request is over")
+            raise InvalidInput("this request is over: finished, aborted, or undone by a roll-back or a reset")
+        if request.waiting and not waiting:
+            raise InvalidInput(f"this request waits in session {request.session}: resume it first")
         self._hold(request.receipt)
+        for name, slots in self._own(request).items():
+            if not self._ledgers[name].belong(slots):
+                raise InvalidInput(
+                    f"slots of {name!r} that this request held have another holder in the state assigned"
+                )
 
     def _used(self) -> dict[str, int]:
         """Slots that are not free, per component."""
@@ -207,7 +223,12 @@ class RequestCalls(SessionCalls):
                 self._ledgers[name].give(pool[used : before[name]])
 
     def _begun(
-        self, numbers: list[int], slots: Mapping[str, np.ndarray], space: Namespace, session: int | None
+        self,
+        numbers: list[int],
+        slots: Mapping[str, np.ndarray],
+        key: np.ndarray,
+        space: Namespace,
+        session: int | None,
     ) -> Request | None:
         status, *numbers = numbers
         if status != Status.OK:
@@ -223,10 +244,10 @@ class RequestCalls(SessionCalls):
             rows[name] = match.slots[name].copy()
             if component.copies_on_write:
                 rows[name] = np.array([own.pop(0)], np.int32)
-                self._ledgers[name].take(rows[name])
+                self._ledgers[name].take(rows[name], REQUEST)
                 if len(match.slots[name]):
                     copies[name] = int(match.slots[name][-1]), int(rows[name][0])
-        return Request(
+        request = Request(
             match=match,
             slots=rows,
             copies=copies,
@@ -235,23 +256,19 @@ class RequestCalls(SessionCalls):
             receipt=receipt,
             namespace=space,
             session=session,
+            tokens=key[: match.device_len].copy(),
         )
-
-    def _own_from(self, request: Request, name: str) -> int:
-        """Where a request's own slots of a component begin in its row."""
-        component = self.config.component(name)
-        return component.needed(0, max(request.committed, request.given_up.get(name, 0)))
-
-    def _own(self, request: Request) -> dict[str, np.ndarray]:
-        """The slots that a request holds itself."""
-        return {
-            c.name: request.slots[c.name][0 if c.copies_on_write else self._own_from(request, c.name) :]
-            for c in self.config.components
-        }
+        self._requests.append(request)
+        if session in self._streaming:
+            self._streaming[session] = request
+        return request
 
     def _over(self, request: Request) -> None:
         del self._holds[request.receipt.serial]
-        request.over = True
+        request.over, request.waiting = True, False
+        self._requests.remove(request)
+        if request.session in self._streaming:
+            self._streaming[request.session] = None
 
     def _commit(
         self, request: Request, tokens: Tokens, *, finished: bool, leave_state: bool, priority: int
@@ -263,6 +280,8 @@ class RequestCalls(SessionCalls):
             raise InvalidInput(
                 f"{len(key)} tokens: the request has committed {request.committed} and has slots for {request.length}"
             )
+        if not np.array_equal(key[: request.committed], request.tokens):
+            raise InvalidInput("the tokens do not begin with those that the request has committed (`request.tokens`)")
         whole = len(key) // config.page_size * config.page_size
         given = {}
         for component in config.components:
@@ -303,15 +322,16 @@ class RequestCalls(SessionCalls):
             top = min(before[name] + component.copies_on_write, config.pool_room(name))
             free = np.asarray(component.pool(self._state.stores[name]))[self._used()[name] : top]
             adopted[name], freed[name] = self._ledgers[name].exchange(handed, free)
-        del self._holds[request.receipt.serial]
         if finished:
-            request.over = True
+            self._over(request)
         else:
+            del self._holds[request.receipt.serial]
             request.receipt = self._locked(node, end, since)
+            request.tokens = key[:whole].copy()
             self._rebase(request, whole, rows)
         if request.session is not None:
             self.advance_session(request.session, node)
-        return CommitResult(prefix_len, node, adopted, freed, existed, {} if finished else request.slots, copies)
+        return CommitResult(prefix_len, node, adopted, freed, existed, {} if finished else dict(request.slots), copies)
 
     def _rebase(self, request: Request, whole: int, rows: Mapping[str, np.ndarray]) -> None:
         """The request uses the tree's slots for what it has committed, and its own from there on."""

@@ -177,6 +177,10 @@ class TreeCalls(StateOwner):
 
         For a request whose decoding has moved past the window of `name`; once for each lock and component.
         """
+        self._demand_callers(receipt)
+        self._release_early(receipt, name)
+
+    def _release_early(self, receipt: Receipt, name: str) -> None:
         hold, component = self._hold(receipt), self.config.component(name)
         if component.is_base:
             raise InvalidInput(f"a request reads {name!r} until it ends: unlock it then")
@@ -193,11 +197,18 @@ class TreeCalls(StateOwner):
 
     def unlock(self, receipt: Receipt) -> None:
         """Releases exactly what the lock took and still holds."""
+        self._demand_callers(receipt)
         numbers = self._numbers(self._hold(receipt))
         self._state, status = compiled.unlock(self._donate(), numbers)
         if (code := int(np.asarray(status))) != Status.OK:
             raise InvariantError(f"a live receipt could not be released: {Status(code).name}")
         del self._holds[receipt.serial]
+
+    def _demand_callers(self, receipt: Receipt) -> None:
+        """InvalidInput for a receipt that belongs to a request."""
+        self._hold(receipt)
+        if any(request.receipt == receipt for request in self._requests):
+            raise InvalidInput("this receipt is a running request's: finish or abort that")
 
     def _locked(self, node: int, end: int, since: Sequence[int]) -> Receipt:
         """The receipt of a lock just made."""

@@ -102,7 +102,12 @@ def rebuild(table: Table, keys_of: Sequence[KeyOf]) -> jax.Array:
     index = jnp.arange(rows, dtype=jnp.int32).reshape(-1, BLOCK)
     out = []
     for key_of, order in zip(keys_of, init(rows, len(keys_of)), strict=True):
-        entries = jax.vmap(lambda block, ids, key_of=key_of: _winner(*key_of(block), ids))(blocks, index)
+
+        def entry(block: Row, ids: jax.Array, key_of: KeyOf = key_of) -> jax.Array:
+            candidate, key = key_of(block)
+            return _winner(candidate, key, ids)
+
+        entries = jax.vmap(entry)(blocks, index)
         for start, size in _levels(rows):
             order = order.at[start : start + entries.shape[0]].set(entries)
             if size > 1:
