@@ -149,20 +149,15 @@ def _session_closed(state: urc.CacheState, node: NodeRef) -> Any:
 
 def _life(state: urc.CacheState, tokens: Any, length: Any, *, finished: bool) -> Any:
     """A request from its begin to a commit, in one program."""
-    names = [c.name for c in state.config.components if not c.copies_on_write]
     state, begun = ops.begin(state, tokens, length)
-    had, counts = begun.match.device_len, {}
-    for component in state.config.components:
-        if not component.copies_on_write:
-            counts[component.name] = component.needed(had, length)
-    state, fresh, _, reserved = ops.reserve(state, counts, widths=dict.fromkeys(names, WIDTH))
+    had, parts = begun.match.device_len, [c for c in state.config.components if not c.copies_on_write]
+    widths = {c.name: begun.match.slots[c.name].shape[0] for c in parts}
+    state, fresh, _, reserved = ops.reserve(state, {c.name: c.needed(had, length) for c in parts}, widths=widths)
     rows = {name: slot[None] for name, slot in begun.own.items()}
-    for component in state.config.components:
-        if not component.copies_on_write:
-            first = component.needed(0, had)
-            lane = jnp.arange(WIDTH, dtype=jnp.int32)
-            row = jnp.where(lane < first, begun.match.slots[component.name], jnp.roll(fresh[component.name], first))
-            rows[component.name] = row
+    for component in parts:
+        name, first = component.name, component.needed(0, had)
+        lane = jnp.arange(widths[name], dtype=jnp.int32)
+        rows[name] = jnp.where(lane < first, begun.match.slots[name], jnp.roll(fresh[name], first))
     handed = {c.name: jnp.int32(1) if c.copies_on_write else c.needed(0, length) for c in state.config.components}
     state, done = ops.commit(
         state, begun.receipt, tokens, length, rows, finished=finished, given=handed, prev_prefix_len=had

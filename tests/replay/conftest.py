@@ -5,19 +5,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.replay.hybrid_stand_in import HybridTree
 from tests.replay.stand_in import RadixTree
-from urc.replay import engine
+from urc.replay import engine, hybrid
 from urc.replay.trace import Request, Trace
 
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    """Replays through the plain-Python tree, which needs no compilation."""
+    """Replays through the plain-Python trees, which need no compilation."""
 
     def open_cache(*, slots, capacity, policy, page_size=1):
         return RadixTree(capacity, policy, page_size)
 
+    def open_hybrid(*, slots, pools, policy, model):
+        assert all(slots[name] >= pools[name] for name in model.components)
+        return HybridTree(pools, window=model.window_blocks, policy=policy, page_size=model.page_size)
+
     monkeypatch.setattr(engine, "open_cache", open_cache)
+    monkeypatch.setattr(hybrid, "open_cache", open_hybrid)
 
 
 @pytest.fixture

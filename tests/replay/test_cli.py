@@ -78,6 +78,55 @@ def test_plot_is_a_png(cli, write_trace, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["out.png", "trace.jsonl"]
 
 
+HYBRID = [mooncake(range(16)), mooncake([*range(10), 50, 51]), mooncake([*range(10), 60])]
+
+
+def test_hybrid_runs_with_and_without_the_branching_point(cli, write_trace):
+    options = ("--components", "full,swa,mamba", "--window", 1024, "--state-interval", 4096)
+    result = cli("replay", write_trace(*HYBRID), *options, "--capacity", 40, "--policy", "lru", "--json")
+    taken, left = runs_of(result)
+    assert [run["branching_point"] for run in (taken, left)] == [True, False]
+    # The second request resumes at 8 of 10 blocks, the third at 10 if the branching point is taken.
+    assert [run["matched_blocks"] for run in (taken, left)] == [18, 16]
+    assert [run["lost_tokens"] for run in (taken, left)] == [{"swa": 0, "mamba": 2 * 512}, {"swa": 0, "mamba": 4 * 512}]
+    assert taken["states"] == {"held": 5, "peak": 5, "taken": 5, "without_a_slot": 0}
+    assert taken["pools"] == {"full": 40, "swa": 10, "mamba": 5}
+    assert json.loads(result.stdout)["hybrid"] == {
+        "components": ["full", "swa", "mamba"],
+        "window": 1024,
+        "state_interval": 4096,
+    }
+    assert "checkpoint every 4,096 tokens" in result.stderr
+
+
+def test_hybrid_pools(cli, write_trace):
+    options = ("--components", "mamba,full,swa", "--states", 1, "--swa-capacity", 7, "--policy", "lru")
+    for run in runs_of(cli("replay", write_trace(*HYBRID), *options, "--capacity", "20,4000", "--json")):
+        assert run["pools"] == {"full": run["capacity"], "swa": 7, "mamba": 1}
+        assert run["states"]["peak"] == 1
+        assert run["states"]["without_a_slot"] > 0
+
+
+@pytest.mark.parametrize("name", ["swa", "mamba"])
+def test_two_components(cli, write_trace, tmp_path, name):
+    pytest.importorskip("matplotlib")
+    options = ("--components", "full", "--components", name, "--plot", "out.svg", "--json")
+    runs = runs_of(cli("replay", write_trace(*HYBRID), *options))
+    assert len(runs) == 3 * 2 * 2
+    assert all(run["lost_tokens"].keys() == {name} for run in runs)
+    assert all(("states" in run) == (name == "mamba") for run in runs)
+    assert b"lost" in (tmp_path / "out.svg").read_bytes()
+
+
+def test_full_alone_is_as_without_components(cli, write_trace):
+    path = write_trace(*TRACE)
+    one, other = (json.loads(cli("replay", path, *more, "--json").stdout) for more in ([], ["--components", "full"]))
+    for run in one["runs"] + other["runs"]:
+        del run["seconds"], run["requests_per_second"]
+    assert one == other
+    assert "hybrid" not in one
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -90,6 +139,15 @@ def test_plot_is_a_png(cli, write_trace, tmp_path):
         (["--page-size", "1000000000"], "--page-size: no request fills a page"),
         (["--policy", "lru,best"], "--policy: 'best' is none of lru, "),
         (["--policy", ""], "--policy: '' is none of"),
+        (["--components", "full,ssm"], "--components: 'ssm' is none of full, swa, mamba"),
+        (["--components", "swa,mamba"], "--components: full must be among them"),
+        (["--window", "9"], "--window is for --components with swa"),
+        (["--components", "full,mamba", "--swa-capacity", "9"], "--swa-capacity is for --components with swa"),
+        (["--components", "full,swa", "--states", "9"], "--states is for --components with mamba"),
+        (["--state-interval", "9"], "--state-interval is for --components with swa or mamba"),
+        (["--components", "full,swa", "--swa-capacity", "9", "--page-size", "2"], "9 is not a multiple of --page-size"),
+        (["--components", "full,mamba", "--states", "0"], "--states"),
+        (["--components", "full,mamba", "--capacity", "9", "--page-size", "2"], "9 is not a multiple of --page-size 2"),
         (["--page-size", "0"], "--page-size"),
         (["--limit", "0"], "--limit"),
         (["--limit", "ten"], "--limit"),
@@ -164,7 +222,7 @@ def test_interrupt_exits_130_and_leaves_nothing(cli, tmp_path, monkeypatch, wher
 
 def test_help_and_version(cli):
     assert "replay" in cli("--help").stdout
-    for option in ("--capacity", "--policy", "--page-size", "--limit", "--json", "--plot", "--quiet"):
+    for option in ("--capacity", "--policy", "--page-size", "--limit", "--json", "--plot", "--quiet", "--components"):
         assert option in cli("replay", "--help").stdout
     assert cli("--version").stdout.startswith("urc ")
 
@@ -184,7 +242,7 @@ def test_as_a_process(tmp_path, write_trace):
 
 
 def test_command_line_itself_is_light(tmp_path):
-    heavy = ("urc.replay.engine", "urc.replay.plot", "matplotlib", "rich.progress")
+    heavy = ("urc.replay.engine", "urc.replay.hybrid", "urc.replay.plot", "matplotlib", "rich.progress")
     code = f"import sys, urc.cli; sys.exit(any(name in sys.modules for name in {heavy}))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, timeout=60).returncode == 0

@@ -1,10 +1,14 @@
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from tests.replay.conftest import trace_of
+from tests.replay.hybrid_stand_in import HybridTree
 from tests.replay.stand_in import RadixTree
+from urc.replay import hybrid
 from urc.replay.engine import ideal, replay
+from urc.replay.hybrid import Hybrid
 from urc.replay.report import Report
 from urc.replay.workload import chat_workload
 
@@ -35,6 +39,19 @@ def test_every_format(ending):
 )
 def test_odd_reports(trace, capacities):
     assert plot.render(report_of(trace, capacities, ("lru",)), Path("out.PNG")).startswith(START[".png"])
+
+
+@pytest.mark.parametrize("components", [("full", "swa", "mamba"), ("full", "swa"), ("full", "mamba")])
+def test_hybrid_report(components):
+    trace, runs = chat_workload(requests=40), []
+    for capacity, branching in product((200, 400), (True, False)):
+        model = Hybrid(components=components, window=128, interval=512, block_size=64, branching=branching)
+        pools = model.pools(capacity)
+        runs.append(hybrid.replay(trace, HybridTree(pools, window=2), model, pools=pools, policy="lru"))
+    report = Report(trace=trace, page_size=1, ideal=ideal(trace), runs=tuple(runs))
+    drawn = plot.render(report, Path("out.svg")).decode()
+    assert ("lost: no state" in drawn) == ("mamba" in components)
+    assert ("lost: window broken" in drawn) == ("swa" in components)
 
 
 def test_labels_of_near_capacities_are_thinned():

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from urc.config import CacheConfig
 
 Store = Any
-"""A component's own arrays: any pytree of int32 arrays."""
+"""A component's own arrays: any pytree of int32 arrays. One with a field `pool` and a method `replace` (such as a
+`flax.struct.PyTreeNode`) needs no `pool` and `with_pool` of its own."""
 
 Ledger = dict[str, jax.Array]
 """A component's counters i32[]: `used` (slots not free), `evictable`, `protected` (held by unlocked, locked nodes)."""
@@ -34,12 +35,12 @@ Key = tuple[jax.Array, ...]
 
 
 class Insertion(NamedTuple):
-    """What one insert hands to one component, once the place in the tree is known. Lengths in tokens, i32[]."""
+    """What one insert hands to one component, once the place in the tree is known. Lengths i32[], in tokens but one."""
 
-    slots: jax.Array  # i32[K + CHUNK], NULL behind the slots given
-    prev_len: jax.Array  # slots below it are the tree's own already
-    evicted_len: jax.Array  # slots below it were given up by the caller before
-    given_len: jax.Array  # slots given; those from key_len on belong to no page
+    slots: jax.Array  # i32[n + CHUNK], as `counts` takes them; NULL behind the slots given
+    prev_len: jax.Array  # what lies below it is the tree's own already
+    evicted_len: jax.Array  # what lies below it was given up by the caller before
+    given_len: jax.Array  # how many slots are given; what lies beyond key_len belongs to no page
     key_len: jax.Array  # whole pages of the key
     prefix_len: jax.Array  # the tree held this much of the key
     applies: jax.Array  # bool[]; if not, the insert is refused and nothing may change
@@ -143,11 +144,15 @@ class Component(struct.PyTreeNode):
         raise NotImplementedError
 
     def needed(self, start: int, end: int) -> int:
-        """Slots that a request needs for its tokens [start, end), beside one to write into if it `copies_on_write`."""
+        """Slots that a request needs for its tokens [start, end); 0 if it `copies_on_write`, as it has that slot.
+
+        So `needed(0, position)` is also where, in a request's row of slots, those from a position on begin; and that of
+        all tokens is one of `counts`.
+        """
         raise NotImplementedError
 
     def outlived(self, length: int) -> int:
-        """Tokens at the front of the first `length` that no later token of the same request reads."""
+        """Tokens at the front of the first `length` that a request resumed at `length`, or later, would not read."""
         return 0
 
     def handed_over(self, slots: np.ndarray, prev_len: int, evicted_len: int) -> np.ndarray:
@@ -165,7 +170,10 @@ class Component(struct.PyTreeNode):
     # -- split ---------------------------------------------------------------------------------------------------
 
     def split(self, front: Row, rear: Row) -> tuple[Row, Row]:
-        """Shares this component's columns out. Both rows come with the old node's columns, and their new lengths."""
+        """Shares this component's columns out. Both rows come with the old node's columns, and their new lengths.
+
+        The counters do not change: both parts keep the lock, or the value goes to the part that has it.
+        """
         raise NotImplementedError
 
     # -- overlap, commit -----------------------------------------------------------------------------------------
@@ -189,7 +197,10 @@ class Component(struct.PyTreeNode):
     def overlap(
         self, store: Store, ledger: Ledger, row: Row, insertion: Insertion
     ) -> tuple[Store, Ledger, Row, jax.Array]:
-        """Adopts or frees what the caller hands in for the span of one node, new or old. Last: bool[], adopted."""
+        """Adopts or frees what the caller hands in for the span of one node, new or old. Last: bool[], adopted.
+
+        What is adopted is `protected` where the node is locked, else `evictable`; what is freed is not `used` any more.
+        """
         raise NotImplementedError
 
     def commit(self, store: Store, ledger: Ledger, row: Row, insertion: Insertion) -> tuple[Store, Ledger, Row]:

@@ -49,7 +49,8 @@ def insert(
         state: the cache.
         key: i32[K], token ids >= 0.
         length: i32[], tokens.
-        slots: component name -> i32[K] (or shorter, for a component with few), slots of the caller's.
+        slots: component name -> i32[K] (or shorter, for a component with few), slots of the caller's. That of a state
+            is after exactly the whole pages of the key; hand in none (`given`) where there is no such state.
         given: component name -> i32[], how many of `slots` are given. Default: `length`. Those beyond the whole
             pages are freed.
         namespace: i32[], isolates keys from each other.

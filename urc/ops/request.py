@@ -170,10 +170,11 @@ def commit(
         length: i32[], how many.
         slots: as for `insert`. Of a component that copies on write: i32[1], the request's own slot, which the tree
             takes over if it is finished; if it goes on, its state is left in the tree in a slot taken for it, evicting
-            if need be, and not at all if none can be had.
+            if need be, and not at all if none can be had or the node table is nearly full.
         finished: whether the request ends here (static).
-        leaves: bool[], whether its state is one of exactly the whole pages of the key, and may stay in the tree.
-        **options: as for `insert`; `given` too.
+        leaves: bool[], whether its state may stay in the tree: only if `length` is whole pages.
+        **options: as for `insert`. `given`: of a request that goes on, the slots of the whole pages only, if it is to
+            keep those of a last, partial page. The key must begin with what the receipt holds.
 
     """
     config = state.config
