@@ -21,7 +21,8 @@ Where the two differ on purpose, and what is done about it:
   once, and its pools are larger by as much, which is subtracted.
 - SWA may be given up at any token, `prev_prefix_len` may lie inside a node; the peer takes whole pages, the ends of
   nodes: so does the driver.
-- `max_states_per_path` is not set. `release_early` of Mamba alone, sessions, and why a match stopped have no counterpart.
+- `max_states_per_path` is not set. `release_early` of Mamba alone, sessions and the reason of a match's end have no
+  counterpart.
 """
 
 import argparse
