@@ -6,7 +6,10 @@ import os
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import jax
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.room import make_room
 
 # A first call compiles for seconds, so time is no reason to give up.
 _slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -19,3 +22,9 @@ def pytest_configure(config):
     if hasattr(config, "cache"):
         jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+@pytest.fixture(autouse=True)
+def _room_for_programs():
+    yield
+    make_room()

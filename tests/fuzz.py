@@ -11,6 +11,7 @@ import numpy as np
 
 from tests import moves
 from tests.pair import Difference, Pair, errors
+from tests.room import make_room
 from tests.setups import SETUPS, Setup
 
 OFTEN = {
@@ -130,6 +131,7 @@ def fuzz(setups: list[Setup], pair_of, *, ops: int, seed: int, every: int, log=p
             log("steps that lead to it:\n" + "\n".join(f"    {step!r}," for step in fewest))
             return 1
         episode += 1
+        make_room()
         if (now := time.monotonic() - start) - last > 10:
             last = now
             log(f"{done:,} of {ops:,} operations, {episode} episodes, {done / now:,.0f} a second", flush=True)

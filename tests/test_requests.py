@@ -141,7 +141,7 @@ class Scheduler:
             cache.recede_session(self.sessions[0], self.below(20))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_a_request_reads_is_what_it_would_have_computed(engine, seed):
     scheduler = Scheduler(engine, seed)
     for _ in range(250):
