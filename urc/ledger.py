@@ -100,11 +100,11 @@ class SlotLedger:
 
         What the tree had before and has freed comes last.
         """
-        mine = np.isin(freed, handed)
+        others = freed[self._holder[freed] == TREE]
         self._holder[handed] = TREE
         self.give(freed)
-        stays = ~np.isin(handed, freed)
-        return handed[stays], np.concatenate([handed[~stays], freed[~mine]])
+        stays = self._holder[handed] == TREE
+        return handed[stays], np.concatenate([handed[~stays], others])
 
     def check(self, implied: "SlotLedger") -> None:
         """InvariantError if this book differs from the one that the state implies."""
