@@ -1,4 +1,7 @@
-"""A request's life: begin, extend, commit, abort. Each is one compiled call, and leaves the ledger closed."""
+"""A request's life: begin, extend, commit, abort. Each leaves the ledger closed, and is one compiled call.
+
+But for `slide`, which is none to two, and a commit within a session, which moves the session as well.
+"""
 
 from collections.abc import Mapping, Sequence
 
