@@ -20,9 +20,9 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from ops import BATCH, NEW, Tree, timed  # benchmarks/ops.py
 from rich.console import Console
 from rich.table import Table
+from workload import BATCH, NEW, Tree, timed  # benchmarks/workload.py
 
 import urc
 from urc import ops

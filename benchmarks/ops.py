@@ -27,6 +27,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from workload import BATCH, LEVELS, NEW, Tree, timed  # benchmarks/workload.py
 
 import urc
 from urc import ops
@@ -34,14 +35,6 @@ from urc import ops
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.oracle import OracleCache
 
-NEW = 64  # tokens that a request adds to a stored sequence
-BATCH = 64  # requests of a round: one call for all, or a call for each
-LEVELS = {  # tokens of a request -> (tokens of a run, branches) of each level of the tree: 2,000 sequences in all
-    256: ((64, 1), (64, 40), (64, 50)),
-    2048: ((1024, 1), (512, 10), (192, 10), (256, 20)),
-    8192: ((4096, 1), (2048, 10), (1472, 10), (512, 20)),
-    32768: ((16384, 1), (8192, 10), (7616, 10), (512, 20)),
-}
 PAGES = (1, 16, 64)
 BUILD_PAGE = 64  # all runs are multiples of it, so the tree is the same for each page size
 MAX_NODES = 4096
@@ -84,43 +77,6 @@ class Oracle(OracleCache):
         leaf.parent.children.remove(leaf)
 
 
-class Tree:
-    """2,000 sequences, as runs that share prefixes, and requests that go on from them."""
-
-    def __init__(self, tokens: int, seed: int = 0) -> None:
-        self.rng = np.random.default_rng(seed)
-        self.tokens = tokens
-        self.levels = LEVELS[tokens]
-        self.fresh = itertools.count(1_000_000)  # first tokens that no other run has
-        self.sequences = list(self._grow((), self.levels))  # each as its runs, from the root
-        self.stored = sum(len(run) for run in {id(run): run for path in self.sequences for run in path}.values())
-
-    def _grow(self, path: tuple, levels: tuple) -> Iterator[tuple]:
-        if not levels:
-            yield path
-            return
-        (length, branches), *below = levels
-        for _ in range(branches):
-            yield from self._grow((*path, self._run(length)), tuple(below))
-
-    def _run(self, length: int) -> np.ndarray:
-        run = self.rng.integers(0, 100_000, length, dtype=np.int32)
-        run[0] = next(self.fresh)
-        return run
-
-    def request(self) -> np.ndarray:
-        path = self.sequences[self.rng.integers(len(self.sequences))]
-        return np.concatenate([*path, self._run(NEW)])
-
-    def inserts(self) -> Iterator[tuple[np.ndarray, int]]:
-        """(sequence, tokens of it that the sequences before it share) for building the tree."""
-        before: tuple = ()
-        for path in self.sequences:
-            shared = sum(len(a) for a, b in zip(path, before, strict=False) if a is b)
-            yield np.concatenate(path), shared
-            before = path
-
-
 def oracle_of(tree: Tree) -> Oracle:
     oracle, slots = Oracle(page_size=BUILD_PAGE, policy="filo"), itertools.count()
     for key, shared in tree.inserts():
@@ -147,12 +103,6 @@ def cache_of(tree: Tree, page_size: int) -> urc.UnifiedRadixCache:
 def slots_of(key: np.ndarray, fresh: np.ndarray) -> dict[str, np.ndarray]:
     """Slots for a whole key; those below the fresh ones are the tree's own and are not looked at."""
     return {"full": np.concatenate([np.zeros(len(key) - len(fresh), np.int32), fresh])}
-
-
-def timed(call: Callable[[], object]) -> tuple[float, object]:
-    start = time.perf_counter()
-    result = call()
-    return time.perf_counter() - start, result
 
 
 class Side(NamedTuple):
