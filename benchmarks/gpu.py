@@ -35,8 +35,9 @@ from rich.table import Table
 import urc
 from urc import ops, view
 from urc.ops import parallel
-from urc.ops.walk import padded, walk
+from urc.ops.walk import walk
 from urc.state import NodeRef
+from urc.tables.packed import CHUNK
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests import fuzz
@@ -334,7 +335,8 @@ def _walks(state: urc.CacheState, keys: jax.Array, lengths: jax.Array, *, by_lev
     spaces = jnp.zeros_like(lengths)
     if by_level:
         return parallel.walks(*tree, keys, lengths, spaces)
-    return jax.vmap(lambda key, *rest: walk(*tree, padded(key, state.config), *rest))(keys, lengths, spaces)
+    roomy = jnp.pad(keys, ((0, 0), (0, CHUNK)))  # to read a page and a chunk at its end
+    return jax.vmap(lambda *query: walk(*tree, *query))(roomy, lengths, spaces)
 
 
 def _inserts(state: urc.CacheState, keys: jax.Array, lengths: jax.Array) -> Any:

@@ -16,7 +16,7 @@ from tests.pair import Difference, Pair, errors
 from tests.setups import SETUPS, Setup
 
 EXAMPLES, STEPS = 25, 40
-STANDIN_EXAMPLES = 150  # the oracle against itself is quick
+STANDIN_EXAMPLES = 300  # the oracle against itself is quick
 LONG = "p100_lru_long_runs"
 BATCHED = ("p2_tlru_tight_arena", "p1_all_few_nodes", "p2_swa1_caller")  # the batched calls compile longest
 

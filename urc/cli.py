@@ -232,29 +232,22 @@ def _trace(path: Path | None, *, limit: int | None, block_size: int | None, seed
 
 
 def _replay(trace: Trace, capacities: list[int], policies: list[str], page_size: int, quiet: bool) -> Report:
-    from urc.replay import engine
+    from urc.replay import scan
     from urc.replay.report import Report
 
     bound, capacities = _bound(trace, capacities, page_size)
     held = max(bound.blocks, page_size)  # no cache fills more slots than that
-    slots = min(max(capacities), held)
-    runs: list[Run] = []
+    plan = [*product(capacities, policies)]
+    named = f"{capacities[0]:,} blocks, {policies[0]}" if len(plan) == 1 else f"{len(plan)} runs"
     with _progress(quiet) as progress:
-        task = progress.add_task("", total=len(capacities) * len(policies) * len(trace.requests))
-        for blocks in capacities:
-            for policy in policies:
-                progress.update(task, description=f"{blocks:,} blocks, {policy}")
-                room = min(blocks, held)
-                cache = engine.open_cache(slots=slots, capacity=room, policy=policy, page_size=page_size)
-                run = engine.replay(
-                    trace,
-                    cache,
-                    capacity=blocks,
-                    policy=policy,
-                    page_size=page_size,
-                    on_progress=lambda served: progress.advance(task, served),
-                )
-                runs.append(run)
+        task = progress.add_task(named, total=len(plan) * len(trace.requests))
+        runs = scan.replay_all(
+            trace,
+            plan,
+            slots=min(max(capacities), held),
+            page_size=page_size,
+            on_progress=lambda served: progress.advance(task, served),
+        )
     return Report(trace=trace, page_size=page_size, ideal=bound, runs=tuple(runs))
 
 

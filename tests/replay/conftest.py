@@ -7,7 +7,7 @@ import pytest
 
 from tests.replay.hybrid_stand_in import HybridTree
 from tests.replay.stand_in import RadixTree
-from urc.replay import engine, hybrid
+from urc.replay import engine, hybrid, scan
 from urc.replay.trace import Request, Trace
 
 
@@ -15,14 +15,24 @@ from urc.replay.trace import Request, Trace
 def stand_in(monkeypatch):
     """Replays through the plain-Python trees, which need no compilation."""
 
-    def open_cache(*, slots, capacity, policy, page_size=1):
-        return RadixTree(capacity, policy, page_size)
+    def replay_all(trace, plan, *, slots, page_size=1, on_progress):
+        return [
+            engine.replay(
+                trace,
+                RadixTree(capacity, policy, page_size),
+                capacity=capacity,
+                policy=policy,
+                page_size=page_size,
+                on_progress=on_progress,
+            )
+            for capacity, policy in plan
+        ]
 
     def open_hybrid(*, slots, pools, policy, model):
         assert all(slots[name] >= pools[name] for name in model.components)
         return HybridTree(pools, window=model.window_blocks, policy=policy, page_size=model.page_size)
 
-    monkeypatch.setattr(engine, "open_cache", open_cache)
+    monkeypatch.setattr(scan, "replay_all", replay_all)
     monkeypatch.setattr(hybrid, "open_cache", open_hybrid)
 
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from tests.replay.conftest import mooncake
 from urc.cli import app
-from urc.replay import engine
+from urc.replay import scan
 
 TRACE = [mooncake([0, 1, 2]), mooncake([0, 1, 3]), mooncake([0, 1, 2]), mooncake([5, 6]), mooncake([0, 1, 2])]
 
@@ -162,7 +162,7 @@ def test_full_alone_is_as_without_components(cli, write_trace):
 def test_bad_options_exit_2_before_the_replay(cli, write_trace, tmp_path, monkeypatch, options, message):
     path = write_trace(*TRACE)
     (tmp_path / "folder.png").mkdir()
-    monkeypatch.setattr(engine, "replay", None)
+    monkeypatch.setattr(scan, "replay_all", None)
     result = cli("replay", path, *options)
     assert result.exit_code == 2
     assert message in result.stderr
@@ -196,14 +196,14 @@ def test_missing_matplotlib_is_told_before_the_replay(cli, tmp_path, monkeypatch
     monkeypatch.delitem(sys.modules, "urc.replay.plot", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
-    monkeypatch.setattr(engine, "replay", None)
+    monkeypatch.setattr(scan, "replay_all", None)
     result = cli("replay", "--plot", "out.png")
     assert result.exit_code == 2
     assert "pip install 'urc[plot]'" in result.stderr
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("where", ["engine.replay", "plot.Figure.savefig", "output.Path.replace"])
+@pytest.mark.parametrize("where", ["scan.replay_all", "plot.Figure.savefig", "output.Path.replace"])
 def test_interrupt_exits_130_and_leaves_nothing(cli, tmp_path, monkeypatch, where):
     pytest.importorskip("matplotlib")
 
@@ -238,11 +238,19 @@ def test_as_a_process(tmp_path, write_trace):
     assert result.returncode == 0, result.stderr
     (run,) = json.loads(result.stdout)["runs"]
     assert run["hit_rate"] == 0.5
+    assert run["seconds"] > run["compile_seconds"] > 0
     assert urc("replay", "missing", cwd=tmp_path).returncode == 2
 
 
 def test_command_line_itself_is_light(tmp_path):
-    heavy = ("urc.replay.engine", "urc.replay.hybrid", "urc.replay.plot", "matplotlib", "rich.progress")
+    heavy = (
+        "urc.replay.engine",
+        "urc.replay.scan",
+        "urc.replay.hybrid",
+        "urc.replay.plot",
+        "matplotlib",
+        "rich.progress",
+    )
     code = f"import sys, urc.cli; sys.exit(any(name in sys.modules for name in {heavy}))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, timeout=60).returncode == 0

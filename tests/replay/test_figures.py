@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from urc.replay import engine
+from urc.replay import engine, scan
 from urc.replay.trace import read_trace
 
 TRACES = Path(os.environ.get("URC_TRACES") or Path(__file__).parents[3] / "shared" / "traces")
@@ -23,12 +23,10 @@ FIGURES = {
     ("chat_sessions_pages16", 2_000): (0.0962, 0.1747, 0.1747),
     ("chat_sessions_pages16", 20_000): (0.9339, 0.9339, 0.9339),
 }
-QUICK = {("chat_sessions_pages16", capacity) for capacity in (500, 2_000, 20_000)} | {("mooncake_synthetic", 5_860)}
+QUICK = {("chat_sessions_pages16", "lru"), ("mooncake_synthetic", "lru")}
 SLOTS = 200_000  # in the pools of all caches here, so that they share compiled code
 CASES = [
-    pytest.param(
-        name, capacity, policy, rate, marks=[] if (name, capacity) in QUICK and policy == "lru" else pytest.mark.slow
-    )
+    pytest.param(name, capacity, policy, rate, marks=[] if (name, policy) in QUICK else pytest.mark.slow)
     for (name, capacity), rates in FIGURES.items()
     for policy, rate in zip(POLICIES, rates, strict=True)
 ]
@@ -62,10 +60,15 @@ def test_trace_sizes():
     assert (len(trace.requests), trace.input_blocks, bound.blocks) == (12_031, 288_500, 182_790)
 
 
+@cache
+def replayed(name, policy):
+    """Capacity -> the run, of all capacities that there are figures for."""
+    plan = [(capacity, policy) for trace, capacity in FIGURES if trace == name]
+    return {run.capacity: run for run in scan.replay_all(load(name)[0], plan, slots=SLOTS)}
+
+
 @pytest.mark.parametrize(("name", "capacity", "policy", "rate"), CASES)
 def test_figure(name, capacity, policy, rate):
-    trace, _ = load(name)
-    cache = engine.open_cache(slots=SLOTS, capacity=capacity, policy=policy)
-    run = engine.replay(trace, cache, capacity=capacity, policy=policy)
+    run = replayed(name, policy)[capacity]
     assert run.refused == 0
     assert run.rate.blocks == pytest.approx(rate, abs=1e-3)

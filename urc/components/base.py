@@ -37,7 +37,7 @@ Key = tuple[jax.Array, ...]
 class Insertion(NamedTuple):
     """What one insert hands to one component, once the place in the tree is known. Lengths i32[], in tokens but one."""
 
-    slots: jax.Array  # i32[n + CHUNK], as `counts` takes them; NULL behind the slots given
+    slots: jax.Array  # i32[n], as `counts` takes them; NULL behind the slots given
     prev_len: jax.Array  # what lies below it is the tree's own already
     evicted_len: jax.Array  # what lies below it was given up by the caller before
     given_len: jax.Array  # how many slots are given; what lies beyond key_len belongs to no page
@@ -133,7 +133,7 @@ class Component(struct.PyTreeNode):
     def read(self, store: Store, row: Row, end: jax.Array, out: jax.Array) -> jax.Array:
         """Writes the slots of this node that a request which resumes at `end` (tokens) reads to their place in `out`.
 
-        `out`: i32[n + CHUNK], n what `counts` takes at most: laid out as an insert of the same key takes them.
+        `out`: i32[n], n what `counts` takes at most: laid out as an insert of the same key takes them.
         """
         raise NotImplementedError
 

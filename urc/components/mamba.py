@@ -11,7 +11,7 @@ from flax import struct
 from urc.components.base import Component, Insertion, Ledger
 from urc.errors import InvalidInput
 from urc.tables import pool
-from urc.tables.packed import CHUNK, NULL, Row
+from urc.tables.packed import NULL, Row
 
 if TYPE_CHECKING:
     from urc.config import CacheConfig
@@ -140,8 +140,7 @@ class Mamba(Component):
     ) -> tuple[MambaStore, Ledger, Row]:
         """The state goes back to the pool."""
         count = jnp.where(applies, self.size(row), 0)
-        source = jnp.pad(row[self.column("value")][None], (0, CHUNK), constant_values=NULL)
-        free, used = pool.give(store.pool, ledger["used"], source, jnp.int32(0), count)
+        free, used = pool.give(store.pool, ledger["used"], row[self.column("value")][None], jnp.int32(0), count)
         ledger = ledger | {"used": used, "evictable": ledger["evictable"] - count}
         value = jnp.where(applies, NULL, row[self.column("value")])
         return store.replace(pool=free), ledger, row | {self.column("value"): value}

@@ -48,7 +48,7 @@ def _count(
     def body(carry: tuple) -> tuple:
         nodes, ledgers, since, at = carry
         nodes = nodes.put(at, visit(nodes.get(at)))
-        row, counters, froms = nodes.get(at), {}, {}  # as written: see `walk_up`
+        row, counters, froms = nodes.cells(at), {}, {}  # as written: see `walk_up`
         for component in config.components:
             name, takes = component.name, held(component, row)
             turns = takes & (row[component.column(column)] == max(change, 0)) & (column == "lock")

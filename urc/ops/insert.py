@@ -14,10 +14,10 @@ from urc.ops.compact import compact
 from urc.ops.overlap import Insertions, cut_path, overlap_path, planned_cuts, thin
 from urc.ops.path import refresh_path, stamp, walk_up
 from urc.ops.split import cut_node
-from urc.ops.walk import padded, walk, whole_pages
+from urc.ops.walk import walk, whole_page, whole_pages
 from urc.state import ROOT, CacheState, NodeRef, empty_row
 from urc.tables import children
-from urc.tables.packed import CHUNK, NULL, Row, copy_run, read_first, select
+from urc.tables.packed import NULL, Row, copy_run, read_first, select
 
 
 class Inserted(struct.PyTreeNode):
@@ -73,9 +73,8 @@ def insert(
     length = jnp.clip(length, 0, key.shape[0])
     given = {c.name: length for c in config.components} | (given or {})
     given = {n: jnp.clip(jnp.asarray(count, jnp.int32), 0, slots[n].shape[0]) for n, count in given.items()}
-    slots = {name: jnp.pad(jnp.asarray(held), (0, CHUNK), constant_values=NULL) for name, held in slots.items()}
     key_len = whole_pages(length, config)
-    key = padded(key, config)
+    key = whole_page(key, config)
     handed: Insertions = {
         c.name: Insertion(
             slots=slots[c.name],

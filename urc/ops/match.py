@@ -10,9 +10,9 @@ from urc.config import CacheConfig
 from urc.errors import Stop
 from urc.ops.path import NOTHING, refresh_path, stamp, walk_up
 from urc.ops.split import cut_node
-from urc.ops.walk import Walk, front_part, key_length, padded, walk
+from urc.ops.walk import Walk, front_part, key_length, walk, whole_page
 from urc.state import CacheState, NodeRef
-from urc.tables.packed import CHUNK, NULL, Row, read_first, select
+from urc.tables.packed import NULL, Row, cells, read_first
 
 
 class Match(struct.PyTreeNode):
@@ -35,8 +35,9 @@ def read_slots(state: CacheState, node: jax.Array, cut: jax.Array, width: int) -
     config = state.config
 
     def row_of(at: jax.Array) -> Row:
-        row = state.nodes.get(at)
-        return select((at == node) & (cut > 0), front_part(row, cut, config)[0], row)
+        row = state.nodes.cells(at)
+        front, inside = front_part(row, cut, config)[0], (at == node) & (cut > 0)
+        return cells(lambda name: jnp.where(inside, front[name], row[name]))
 
     end, slots = row_of(node)["end"], {}
     for component in config.components:  # each climbs as far as it reads
@@ -45,11 +46,11 @@ def read_slots(state: CacheState, node: jax.Array, cut: jax.Array, width: int) -
             out, at = carry
             row = row_of(at)
             out, parent = component.read(state.stores[component.name], row, end, out), row["parent"]
-            return out, jnp.where(component.reads(state.nodes.get(parent), end), parent, NULL)
+            return out, jnp.where(component.reads(state.nodes.cells(parent), end), parent, NULL)
 
         room = max(component.counts(width, width))
-        empty = jnp.full(room + CHUNK, NULL, jnp.int32)
-        slots[component.name] = lax.while_loop(lambda carry: carry[1] > 0, body, (empty, node))[0][:room]
+        empty = jnp.full(room, NULL, jnp.int32)
+        slots[component.name] = lax.while_loop(lambda carry: carry[1] > 0, body, (empty, node))[0]
     return slots
 
 
@@ -69,7 +70,7 @@ def _walks(
     """The walks of B keys side by side, and what each needs to be walked again."""
     lengths = key_length(lengths, keys, state.config)
     namespaces = jnp.broadcast_to(jnp.asarray(namespaces, jnp.int32), lengths.shape)
-    queries = (jax.vmap(lambda key: padded(key, state.config))(keys), lengths, namespaces)
+    queries = (jax.vmap(lambda key: whole_page(key, state.config))(keys), lengths, namespaces)
     return jax.vmap(lambda *query: _walk(state, *query))(*queries), queries
 
 
@@ -118,7 +119,7 @@ def match_prefix(
     """
     namespace = jnp.asarray(namespace, jnp.int32)
     length = key_length(length, key, state.config)
-    found = read_first(state.true(), _walk, state, padded(key, state.config), length, namespace)
+    found = read_first(state.true(), _walk, state, whole_page(key, state.config), length, namespace)
     return settle(state, found, key.shape[0])
 
 
@@ -127,9 +128,21 @@ def match_prefixes(
 ) -> tuple[CacheState, Match]:
     """`match_prefix` of B keys (i32[B, K], i32[B], i32[B]), as if one after the other; every result field [B, ...].
 
-    The walks run side by side; then, in order, each match takes effect. A walk that ended inside a node which an
-    earlier match of the batch has split since is walked again.
+    On an accelerator the walks run side by side; then, in order, each match takes effect. A walk that ended inside a
+    node which an earlier match of the batch has split since is walked again. A CPU takes one after the other.
     """
+    namespaces = jnp.broadcast_to(jnp.asarray(namespaces, jnp.int32), lengths.shape)
+    return lax.platform_dependent(state, keys, lengths, namespaces, cpu=_in_turn, default=_side_by_side)
+
+
+def _in_turn(state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array) -> tuple[CacheState, Match]:
+    step = lambda state, query: match_prefix(state, query[0], query[1], namespace=query[2])
+    return lax.scan(step, state, (keys, lengths, namespaces))
+
+
+def _side_by_side(
+    state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array
+) -> tuple[CacheState, Match]:
     walks, queries = read_first(state.true(), _walks, state, keys, lengths, namespaces)
 
     def step(state: CacheState, query: tuple[Walk, tuple[jax.Array, ...]]) -> tuple[CacheState, Match]:
@@ -162,7 +175,7 @@ def probe(state: CacheState, key: jax.Array, length: jax.Array, *, namespace: ja
     length = key_length(length, key, state.config)
 
     def read(state: CacheState) -> Match:
-        return _probed(state, _walk(state, padded(key, state.config), length, namespace), key.shape[0])
+        return _probed(state, _walk(state, whole_page(key, state.config), length, namespace), key.shape[0])
 
     return read_first(state.true(), read, state)
 
@@ -170,8 +183,14 @@ def probe(state: CacheState, key: jax.Array, length: jax.Array, *, namespace: ja
 def probes(state: CacheState, keys: jax.Array, lengths: jax.Array, *, namespaces: jax.Array | int = 0) -> Match:
     """`probe` of B keys (i32[B, K], i32[B], i32[B]), walked side by side; every result field [B, ...]."""
 
-    def read(state: CacheState) -> Match:
+    namespaces = jnp.broadcast_to(jnp.asarray(namespaces, jnp.int32), lengths.shape)
+
+    def in_turn(state: CacheState) -> Match:
+        return lax.map(lambda query: probe(state, query[0], query[1], namespace=query[2]), (keys, lengths, namespaces))
+
+    def side_by_side(state: CacheState) -> Match:
         found = _walks(state, keys, lengths, namespaces)[0]
         return lax.map(lambda one: _probed(state, one, keys.shape[1]), found)
 
+    read = lambda state: lax.platform_dependent(state, cpu=in_turn, default=side_by_side)
     return read_first(state.true(), read, state)

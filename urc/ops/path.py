@@ -21,7 +21,7 @@ def walk_up(nodes: Table, node: jax.Array, visit: Callable[[Row], Row]) -> Table
     def body(carry: tuple[Table, jax.Array]) -> tuple[Table, jax.Array]:
         nodes, at = carry
         nodes = nodes.put(at, visit(nodes.get(at)))
-        return nodes, nodes.get(at)["parent"]  # read after the write: the two reads would not be ordered before it
+        return nodes, nodes.cells(at)["parent"]  # read after the write: the two reads would not be ordered before it
 
     return lax.while_loop(lambda carry: carry[1] > 0, body, (nodes, node))[0]
 
@@ -52,8 +52,8 @@ def refresh_path(
     page_size = state.config.page_size
 
     def climb(component: Component, nodes: Table, at: jax.Array) -> jax.Array:
-        parent = nodes.get(at)["parent"]
-        row = nodes.get(parent)
+        parent = nodes.cells(at)["parent"]
+        row = nodes.cells(parent)
         goes_on = row["end"] > above
         if component.evicts_internal:
             goes_on = goes_on | component.touches(row, end, page_size)

@@ -14,7 +14,7 @@ from urc.ops.insert import Inserted, insert
 from urc.ops.lock import Receipt, lock, unlock
 from urc.ops.match import Match, read_slots, settle
 from urc.ops.slots import alloc, free
-from urc.ops.walk import Walk, front_part, key_length, padded, walk
+from urc.ops.walk import Walk, front_part, key_length, walk, whole_page
 from urc.state import ROOT, CacheState, NodeRef
 from urc.tables.packed import NULL, read_first, select
 
@@ -115,7 +115,7 @@ def begin(
     wanted, length = jnp.asarray(length, jnp.int32) >= 0, key_length(length, key, config)
 
     def plan(state: CacheState) -> tuple[Walk, jax.Array]:
-        found = walk(config, state.nodes, state.heads, state.tokens, padded(key, config), length, namespace)
+        found = walk(config, state.nodes, state.heads, state.tokens, whole_page(key, config), length, namespace)
         return found, wanted & (_room_to_write(state, found) if _writers(state) else jnp.bool_(True))
 
     found, room = read_first(state.true(), plan, state)

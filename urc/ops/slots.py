@@ -7,7 +7,6 @@ from urc.components.base import Component
 from urc.errors import InvalidInput, Status
 from urc.state import CacheState
 from urc.tables import pool
-from urc.tables.packed import CHUNK, NULL
 
 
 def _pool(state: CacheState, name: str) -> tuple[Component, int]:
@@ -38,8 +37,7 @@ def free(state: CacheState, name: str, slots: jax.Array, count: jax.Array) -> Ca
     """Puts slots[:count] (i32[n], i32[]) back. They must be held by the caller: this is for the caller to see to."""
     component, _ = _pool(state, name)
     store, ledger = state.stores[name], state.ledger(component, state.scalars.get(0))
-    padded = jnp.pad(slots, (0, CHUNK), constant_values=NULL)
-    held, used = pool.give(component.pool(store), ledger["used"], padded, jnp.int32(0), count)
+    held, used = pool.give(component.pool(store), ledger["used"], slots, jnp.int32(0), count)
     return state.with_store(component, component.with_pool(store, held), ledger | {"used": used})
 
 

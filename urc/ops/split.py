@@ -28,54 +28,48 @@ def cut_node(state: CacheState, node: jax.Array, cut: jax.Array) -> tuple[CacheS
     """
     config = state.config
     page = config.page_size
+    length = read_first(state.true(), lambda nodes: nodes.cells(node)["length"], state.nodes)
+    inside = (node > 0) & (cut > 0) & (cut < length) & (cut % page == 0)
+    applies = inside & (state.scalars.get(0)["free_head"] >= 0)
+    refreshing = [component for component in config.components if component.split_refreshes]
+    now = (jnp.int32(0), jnp.int32(0))
+    if refreshing:
+        state, now = state.tick(applies)
 
     def read(state: CacheState) -> dict[str, jax.Array | Row]:
-        row = state.nodes.get(node)
-        scalars = state.scalars.get(0)
-        free = scalars["free_head"]
-        inside = (node > 0) & (cut > 0) & (cut < row["length"]) & (cut % page == 0)
+        row, scalars = state.nodes.get(node), state.scalars.get(0)
         first_page = lax.dynamic_slice(state.tokens, (row["start"] + cut,), (page,))
-        edge = children.page_hash(free, row["namespace"], first_page)
-        before = children.predecessor(state.heads, state.nodes, jnp.where(inside, node, 0))
+        edge = children.page_hash(scalars["free_head"], row["namespace"], first_page)
         return {
             "row": row,
-            "free_row": state.nodes.get(free),
-            "front": jnp.where(inside, free, NULL),
-            "free_nodes": scalars["free_nodes"],
+            "scalars": scalars,
+            "free": state.nodes.get(scalars["free_head"]),
             "edge": edge,
-            "before": before,
+            "before": children.predecessor(state.heads, state.nodes, node),
             "old_head": state.heads[children.bucket_of(state.heads, row["hash"])],
             "rear_head": state.heads[children.bucket_of(state.heads, edge)],
         }
 
-    plan = read_first(state.true(), read, state)
-    row, front_index, before = plan["row"], plan["front"], plan["before"]
-    applies = front_index >= 0
-    front, rear = front_part(row, cut, config)
-    front |= {"children": jnp.int32(1), "generation": plan["free_row"]["generation"]}
-    rear |= {"parent": front_index, "hash": plan["edge"]}
-    refreshing = [component for component in config.components if component.split_refreshes]
-    if refreshing:
-        state, now = state.tick(applies)
+    def body(carry: tuple[CacheState, jax.Array, jax.Array]) -> tuple[CacheState, jax.Array, jax.Array]:
+        state, _, _ = carry
+        plan = read_first(state.true(), read, state)
+        row, before, scalars, free = plan["row"], plan["before"], plan["scalars"], plan["free"]
+        at = scalars["free_head"]
+        front, rear = front_part(row, cut, config)
+        front |= {"children": 1, "generation": free["generation"]}
         for component in refreshing:
             front, rear = (touched(row, component, now, jnp.bool_(True)) for row in (front, rear))
 
-    # The front takes the node's place in its bucket, whose chain may start with it; then the rear joins its own.
-    leads = before < 0
-    old_bucket = children.bucket_of(state.heads, row["hash"])
-    new_bucket = children.bucket_of(state.heads, plan["edge"])
-    rear |= {"next": jnp.where(leads & (old_bucket == new_bucket), front_index, plan["rear_head"])}
-    heads = state.heads.at[old_bucket].set(jnp.where(applies & leads, front_index, plan["old_head"]))
-    heads = heads.at[new_bucket].set(
-        jnp.where(applies, node, jnp.where(old_bucket == new_bucket, plan["old_head"], plan["rear_head"]))
-    )
-    nodes = state.nodes.put(front_index, front)
-    nodes = nodes.put(jnp.where(applies, node, NULL), rear)
-    nodes = nodes.set(jnp.where(applies, before, NULL), next=front_index)
-    state = state.replace(nodes=nodes, heads=heads)
-    scalars = state.scalars.get(0)
-    state = state.with_scalars(
-        free_head=jnp.where(applies, plan["free_row"]["next"], scalars["free_head"]),
-        free_nodes=scalars["free_nodes"] - applies,
-    )
-    return state, front_index
+        # The front takes the node's place in its bucket, whose chain may start with it; then the rear joins its own.
+        old, new = (children.bucket_of(state.heads, edge) for edge in (row["hash"], plan["edge"]))
+        leads = before < 0
+        following = jnp.where(leads & (old == new), at, plan["rear_head"])
+        heads = state.heads.at[old].set(jnp.where(leads, at, plan["old_head"])).at[new].set(node)
+        nodes = state.nodes.put(at, front).put(node, rear | {"parent": at, "hash": plan["edge"], "next": following})
+        state = state.replace(nodes=nodes.set(before, next=at), heads=heads)
+        state = state.with_scalars(free_head=free["next"], free_nodes=scalars["free_nodes"] - 1)
+        return state, at, ~state.true()  # once; if XLA saw that, it would make a conditional, which copies
+
+    start = (state, jnp.int32(NULL), applies)
+    state, front, _ = lax.while_loop(lambda carry: carry[2], body, start)
+    return state, front

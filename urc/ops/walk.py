@@ -11,7 +11,7 @@ from urc.config import CacheConfig
 from urc.errors import Stop
 from urc.state import ROOT
 from urc.tables import children
-from urc.tables.packed import CHUNK, NULL, Row, Table, select
+from urc.tables.packed import CHUNK, NULL, STEP, Row, Table, run
 
 
 class Walk(struct.PyTreeNode):
@@ -36,6 +36,13 @@ def padded(key: jax.Array, config: CacheConfig) -> jax.Array:
     return jnp.pad(key, (0, max(CHUNK, config.page_size)))
 
 
+def whole_page(key: jax.Array, config: CacheConfig) -> jax.Array:
+    """The key (i32[K]), at least a page long."""
+    if jnp.ndim(key) != 1:
+        raise ValueError(f"a key is i32[K], got shape {jnp.shape(key)}: use the batched form, or jax.vmap")
+    return jnp.pad(key, (0, max(config.page_size - key.shape[0], 0)))
+
+
 def key_length(length: jax.Array | int, key: jax.Array, config: CacheConfig) -> jax.Array:
     """Tokens in the whole pages of key[:length]; `length` (i32[...]) is at least 0 and at most all of the key."""
     return whole_pages(jnp.clip(jnp.asarray(length, jnp.int32), 0, key.shape[-1]), config)
@@ -58,17 +65,32 @@ def front_part(row: Row, cut: jax.Array, config: CacheConfig) -> tuple[Row, Row]
 
 def common_prefix(tokens: jax.Array, start: jax.Array, key: jax.Array, pos: jax.Array, limit: jax.Array) -> jax.Array:
     """Tokens (i32[], at most `limit`) on which the run at tokens[start:] and key[pos:] agree."""
-    lane = jnp.arange(CHUNK, dtype=jnp.int32)
 
-    def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        done, _ = carry
-        run = lax.dynamic_slice(tokens, (start + done,), (CHUNK,))
-        asked = lax.dynamic_slice(key, (pos + done,), (CHUNK,))
-        agree = jnp.min(jnp.where(run != asked, lane, CHUNK))
-        return done + agree, agree == CHUNK
+    def both(at: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+        return run(tokens, start + at, n), run(key, pos + at, n)
 
-    more = lambda c: c[1] & (c[0] < limit)
-    return jnp.minimum(lax.while_loop(more, body, (jnp.int32(0), jnp.bool_(True)))[0], limit)
+    def in_steps(limit: jax.Array) -> jax.Array:
+        def equal(at: jax.Array, n: int) -> jax.Array:
+            held, asked = both(at, n)
+            return jnp.all(held == asked)
+
+        size = min(STEP, *key.shape)
+        done = lax.while_loop(lambda at: (at + size <= limit) & equal(at, size), lambda at: at + size, jnp.int32(0))
+        return lax.while_loop(lambda at: (at < limit) & equal(at, 1), lambda at: at + 1, done)
+
+    def in_chunks(limit: jax.Array) -> jax.Array:
+        lane = jnp.arange(CHUNK, dtype=jnp.int32)
+
+        def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            done, _ = carry
+            held, asked = both(done, CHUNK)
+            agree = jnp.min(jnp.where(held != asked, lane, CHUNK))
+            return done + agree, agree == CHUNK
+
+        more = lambda c: c[1] & (c[0] < limit)
+        return jnp.minimum(lax.while_loop(more, body, (jnp.int32(0), jnp.bool_(True)))[0], limit)
+
+    return lax.platform_dependent(limit, cpu=in_steps, default=in_chunks)
 
 
 def hit_of(name: str) -> str:
@@ -85,7 +107,7 @@ def walk(
     length: jax.Array,
     namespace: jax.Array,
 ) -> Walk:
-    """Follows `key` (i32[K + pad], see `padded`) for `length` (i32[], whole pages) tokens."""
+    """Follows `key` (i32[K], see `whole_page`) for `length` (i32[], whole pages) tokens."""
     page = config.page_size
 
     def child_slot(node: jax.Array, pos: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -94,73 +116,78 @@ def walk(
         first = heads[children.bucket_of(heads, edge)]
         return edge, jnp.where(pos < length, first, NULL)
 
-    def body(carry: tuple[Row, dict[str, Any]]) -> tuple[Row, dict[str, Any]]:
-        at, resumes = carry
+    def body(at: dict[str, Any]) -> dict[str, Any]:
         candidate, pos = at["candidate"], at["pos"]
-        row = nodes.get(candidate)
+        row = nodes.cells(candidate)
         plausible = (row["hash"] == at["edge"]) & (row["parent"] == at["node"]) & (row["namespace"] == namespace)
         limit = jnp.where(plausible, jnp.minimum(row["length"], length - pos), 0)
         agree = whole_pages(common_prefix(tokens, row["start"], key, pos, limit), config)
         found = agree > 0  # a hash alone never decides: at least the first page is equal
         ends = found & (agree == row["length"])
-        inside = found & ~ends
         pos = pos + agree
         following, first = child_slot(candidate, pos)
-
-        visited = select(inside, front_part(row, agree, config)[0], row)
-        agreed, now, hits = found, {}, {}
+        agreed, resumes, hits = ends, {}, {}
         for component in config.components:
-            before = resumes[component.name]
-            after, valid = component.resume(before, visited)
-            now[component.name] = jax.tree.map(lambda new, old: jnp.where(found, new, old), after, before)
-            hits[hit_of(component.name)] = jnp.where(found & valid, pos, at[hit_of(component.name)])
+            name = component.name
+            before = at["resumes"][name]
+            after, valid = component.resume(before, row)
+            resumes[name] = jax.tree.map(lambda new, old: jnp.where(ends, new, old), after, before)
+            hits[name] = jnp.where(ends & valid, pos, at["hits"][name])
             agreed = agreed & valid
-        at = Row.of(
-            {
-                "node": jnp.where(ends, candidate, at["node"]),
-                "candidate": jnp.where(found, jnp.where(ends, first, NULL), row["next"]),
-                "edge": jnp.where(found, following, at["edge"]),
-                "pos": pos,
-                "deepest": jnp.where(found, candidate, at["node"]),
-                "cut": jnp.where(inside, agree, 0),
-                "inside_len": jnp.where(inside, row["length"], 0),
-                "usable": jnp.where(agreed, candidate, at["usable"]),
-                "usable_len": jnp.where(agreed, pos, at["usable_len"]),
-                "whole": jnp.where(agreed & ends, candidate, at["whole"]),
-                "whole_len": jnp.where(agreed & ends, pos, at["whole_len"]),
-                **hits,
-            }
-        )
-        return at, now
+        return {
+            "candidate": jnp.where(ends, first, jnp.where(found, NULL, row["next"])),
+            "edge": jnp.where(ends, following, at["edge"]),
+            "pos": pos,
+            "node": jnp.where(ends, candidate, at["node"]),
+            "deepest": jnp.where(found, candidate, at["deepest"]),
+            "whole": jnp.where(agreed, candidate, at["whole"]),
+            "resumes": resumes,
+            "hits": hits,
+        }
 
     edge, first = child_slot(jnp.int32(ROOT), jnp.int32(0))
-    fields = ("node", "candidate", "edge", "pos", "deepest", "cut", "inside_len", "usable", "usable_len")
-    start = dict.fromkeys((*fields, "whole", "whole_len", *(hit_of(c.name) for c in config.components)), 0)
-    resumes = {component.name: component.start() for component in config.components}
-    first_step = (Row.of(start | {"candidate": first, "edge": edge}), resumes)
-    end, _ = lax.while_loop(lambda carry: carry[0]["candidate"] >= 0, body, first_step)
-    usable_len = end["usable_len"]
+    zero = jnp.int32(0)
+    start = {
+        "candidate": first,
+        "edge": edge,
+        **dict.fromkeys(("pos", "node", "deepest", "whole"), zero),
+        "resumes": {component.name: component.start() for component in config.components},
+        "hits": {component.name: zero for component in config.components},
+    }
+    end = lax.while_loop(lambda at: at["candidate"] >= 0, body, start)
+
+    # Where the key leaves the last node inside, a request may resume at the end of the node's front part.
+    pos, deepest, whole, hits = end["pos"], end["deepest"], end["whole"], end["hits"]
+    last = nodes.get(deepest)
+    whole_len = nodes.get(whole)["end"]
+    inside = deepest != end["node"]
+    cut = jnp.where(inside, pos - (last["end"] - last["length"]), 0)
+    front, agreed = front_part(last, cut, config)[0], inside
+    for component in config.components:
+        _, valid = component.resume(end["resumes"][component.name], front)
+        hits = hits | {component.name: jnp.where(inside & valid, pos, hits[component.name])}
+        agreed = agreed & valid
+    usable, usable_len = jnp.where(agreed, deepest, whole), jnp.where(agreed, pos, whole_len)
     stop = jnp.where(
-        end["pos"] == length,
+        pos == length,
         Stop.KEY_EXHAUSTED,
-        jnp.where(end["cut"] > 0, Stop.DIVERGED, Stop.NO_CHILD),
+        jnp.where(cut > 0, Stop.DIVERGED, Stop.NO_CHILD),
     )
-    short = jnp.int32(
-        NULL
-    )  # the least that a component alone could resume at; of two, that of the higher rank says why
+    # Whoever alone could resume at the least says why; of two, the one of the higher rank.
+    short = jnp.int32(NULL)
     for component in sorted(config.components, key=lambda component: component.rank):
-        hit = end[hit_of(component.name)]
-        shorter = (usable_len < end["pos"]) & ((short < 0) | (hit <= short))
+        hit = hits[component.name]
+        shorter = (usable_len < pos) & ((short < 0) | (hit <= short))
         stop, short = jnp.where(shorter, component.stop, stop), jnp.where(shorter, hit, short)
     return Walk(
-        deepest=end["deepest"],
-        cut=end["cut"],
-        inside_len=end["inside_len"],
-        length=end["pos"],
-        usable=end["usable"],
+        deepest=deepest,
+        cut=cut,
+        inside_len=jnp.where(inside, last["length"], 0),
+        length=pos,
+        usable=usable,
         usable_len=usable_len,
-        whole=end["whole"],
-        whole_len=end["whole_len"],
-        hits={component.name: end[hit_of(component.name)] for component in config.components},
+        whole=whole,
+        whole_len=whole_len,
+        hits={component.name: hits[component.name] for component in config.components},
         stop=stop.astype(jnp.int32),
     )

@@ -114,6 +114,7 @@ class Run:
     evict_calls: int
     refused: int  # requests for which not enough could be freed
     seconds: float  # wall clock, compilation included
+    compile_seconds: float | None = None  # of these; runs of one policy share it; None: not told apart
     requests_per_second: float  # of the median chunk of requests, so that compilation does not count
     series: tuple[Point, ...]  # at most POINTS, evenly spaced, the last at the end
 
@@ -190,6 +191,21 @@ def replay(
         speeds.append(len(chunk) / (time.perf_counter() - began))
         on_progress(len(chunk))
     seconds = time.perf_counter() - start
+    return run_of(trace, served, capacity=capacity, policy=policy, page_size=page_size, seconds=seconds, speeds=speeds)
+
+
+def run_of(
+    trace: Trace,
+    served: Sequence[Served],
+    *,
+    capacity: int,
+    policy: str,
+    page_size: int,
+    seconds: float,
+    speeds: Sequence[float],
+    compile_seconds: float | None = None,
+) -> Run:
+    """Adds up what became of the requests of a trace; `speeds`: requests per second of each chunk of them."""
     matched = [s.matched for s in served]
     evicted = [s.evicted for s in served if s.evicted is not None]
     return Run(
@@ -202,18 +218,18 @@ def replay(
         evict_calls=len(evicted),
         refused=sum(s.refused for s in served),
         seconds=seconds,
+        compile_seconds=compile_seconds,
         requests_per_second=statistics.median(speeds) if speeds else 0.0,
         series=_series([r.input_blocks for r in trace.requests], matched),
     )
 
 
-def open_cache(*, slots: int, capacity: int, policy: str, page_size: int = 1) -> Cache:
-    """Makes an empty cache of `capacity` blocks; one token stands for one block.
+def config_of(*, slots: int, policy: str, page_size: int = 1) -> CacheConfig:
+    """What the caches of a replay are, of `slots` blocks; one token stands for one block.
 
-    Its pool has `slots` >= `capacity` of them, the rest being held back: caches with equally many slots share
-    compiled code. A split counts as an access of both parts, as in SGLang 0.5.23, whose hit rates are reproduced.
+    A split counts as an access of both parts, as in SGLang 0.5.23, whose hit rates are reproduced.
     """
-    config = CacheConfig(
+    return CacheConfig(
         components=(Full(split_refreshes=True),),
         page_size=page_size,
         pools={FULL: slots},
@@ -221,7 +237,15 @@ def open_cache(*, slots: int, capacity: int, policy: str, page_size: int = 1) ->
         max_nodes=slots // page_size + 1,
         max_key_len=MAX_INT32,
     )
-    cache = UnifiedRadixCache(config)
+
+
+def open_cache(*, slots: int, capacity: int, policy: str, page_size: int = 1) -> Cache:
+    """Makes an empty cache of `capacity` blocks.
+
+    Its pool has `slots` >= `capacity` of them, the rest being held back: caches with equally many slots share
+    compiled code.
+    """
+    cache = UnifiedRadixCache(config_of(slots=slots, policy=policy, page_size=page_size))
     if slots > capacity:
         cache.alloc(FULL, slots - capacity)
     return cache

@@ -149,6 +149,7 @@ def _run(run: Run, ideal: Ideal) -> dict[str, Any]:
         "evict_calls": run.evict_calls,
         "refused_requests": run.refused,
         "seconds": run.seconds,
+        "compile_seconds": run.compile_seconds,
         "requests_per_second": run.requests_per_second,
         "series": [
             {"requests": now[0], "hit_rate": (now[1] - past[1]) / max(now[2] - past[2], 1)} for past, now in windows

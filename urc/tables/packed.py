@@ -1,11 +1,12 @@
 """Packed tables: named int32 columns over one array, and the two idioms that keep XLA from copying it."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax import lax
 
@@ -13,7 +14,12 @@ NULL = -1
 """Marks "no row"; it is never used as an index."""
 
 CHUNK = 256
-"""Tokens that one iteration of a run loop reads or writes; arrays that hold runs are this much longer."""
+"""Arrays that hold runs are this much longer, so that a chunk may be read or written at any place of a run; the step of
+a loop over a run on accelerators, where an iteration is dear."""
+
+STEP = 32
+"""The step of a loop over a run on a CPU, where XLA makes one kernel of a loop that touches less than a kilobyte in an
+iteration, and starts one or more kernels in every iteration of any other."""
 
 
 class Row(struct.PyTreeNode):
@@ -36,11 +42,32 @@ class Row(struct.PyTreeNode):
     def __or__(self, fields: Mapping[str, Any]) -> "Row":
         """The row with other values (i32[...], or scalars) in some columns."""
         # Selects fuse into one kernel; concatenating scalars would need one for each.
-        lane, values = jnp.arange(len(self.columns), dtype=jnp.int32), self.values
+        lane, values = np.arange(len(self.columns)), self.values  # a constant: an iota would be a kernel
         for name, value in fields.items():
             new = jnp.asarray(value, jnp.int32)[..., None]
             values = jnp.where(lane == self.columns.index(name), new, values)
         return self.replace(values=values)
+
+
+class _Cells:
+    """Named values, each computed when it is asked for."""
+
+    def __init__(self, read: Callable[[str], jax.Array]) -> None:
+        self._read = read
+
+    def __getitem__(self, name: str) -> jax.Array:
+        return self._read(name)
+
+    def __or__(self, fields: Mapping[str, Any]) -> Row:
+        return cells(lambda name: jnp.asarray(fields[name], jnp.int32) if name in fields else self[name])
+
+
+def cells(read: Callable[[str], jax.Array]) -> Row:
+    """A row to who reads some of its columns or replaces some: `read(name)` is called for those that are asked for.
+
+    In a loop that is to be one kernel; anywhere else whole rows, read and written at once, are better.
+    """
+    return cast(Row, _Cells(read))
 
 
 def select(flag: jax.Array, yes: Row, no: Row) -> Row:
@@ -69,10 +96,19 @@ class Table(struct.PyTreeNode):
         values = lax.dynamic_slice(self.data, (jnp.maximum(index, 0), jnp.int32(0)), (1, len(self.columns)))[0]
         return Row(values=values, columns=self.columns)
 
+    def cells(self, index: jax.Array) -> Row:
+        """`get`, column by column: see `urc.tables.packed.cells`."""
+        rows = self.block(jnp.maximum(index, 0), 1)
+        return cells(lambda name: rows[name][0])
+
     def block(self, start: jax.Array, size: int) -> Row:
-        """Rows start .. start+size-1 at once; the table must hold them all."""
-        values = lax.dynamic_slice(self.data, (start, jnp.int32(0)), (size, len(self.columns)))
-        return Row(values=values, columns=self.columns)
+        """Rows start .. start+size-1 at once (i32[size] each column); the table must hold them all."""
+
+        def column(name: str) -> jax.Array:
+            at = (start, jnp.int32(self.columns.index(name)))
+            return lax.dynamic_slice(self.data, at, (size, 1))[:, 0]
+
+        return cells(column)
 
     def put(self, index: jax.Array | int, row: Row) -> "Table":
         """Writes a whole row; NULL: no-op."""
@@ -105,30 +141,55 @@ def read_first(flag: jax.Array, read: Callable[..., Any], *operands: Any) -> Any
 
 
 def _write_run(
-    dst: jax.Array, at: jax.Array, length: jax.Array, chunk: Callable[[jax.Array, jax.Array], jax.Array]
+    dst: jax.Array,
+    at: jax.Array,
+    length: jax.Array,
+    read: Callable[[jax.Array, jax.Array, int], jax.Array],
+    most: int,
 ) -> jax.Array:
-    """`dst` with dst[at : at+length] written a chunk at a time; `chunk(dst, i)` is what belongs at `at + i`."""
-    lane = jnp.arange(CHUNK, dtype=jnp.int32)
+    """`dst` with dst[at : at+length] written; `read(dst, i, n)` (i32[n]) is what belongs at `at + i` and on.
 
-    def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        out, done = carry
-        new, old = chunk(out, done), lax.dynamic_slice(out, (at + done,), (CHUNK,))
-        out = lax.dynamic_update_slice(out, jnp.where(lane < length - done, new, old), (at + done,))
-        return out, done + CHUNK
+    `length` is at most `most`.
+    """
+    size = min(STEP, most)
 
-    return lax.while_loop(lambda carry: carry[1] < length, body, (dst, jnp.int32(0)))[0]
+    def in_steps(dst: jax.Array, at: jax.Array, length: jax.Array) -> jax.Array:
+        def step(n: int) -> Callable[[tuple[jax.Array, jax.Array]], tuple[jax.Array, jax.Array]]:
+            def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+                out, done = carry
+                return lax.dynamic_update_slice(out, read(out, done, n), (at + done,)), done + n
+
+            return body
+
+        carry = lax.while_loop(lambda carry: carry[1] + size <= length, step(size), (dst, jnp.int32(0)))
+        return lax.while_loop(lambda carry: carry[1] < length, step(1), carry)[0]
+
+    def in_chunks(dst: jax.Array, at: jax.Array, length: jax.Array) -> jax.Array:
+        def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            out, done = carry
+            lane = done + jnp.arange(CHUNK, dtype=jnp.int32)
+            places = jnp.where(lane < length, at + lane, out.shape[0])
+            return out.at[places].set(read(out, done, CHUNK), mode="drop"), done + CHUNK
+
+        return lax.while_loop(lambda carry: carry[1] < length, body, (dst, jnp.int32(0)))[0]
+
+    return lax.platform_dependent(dst, at, length, cpu=in_steps, default=in_chunks)
+
+
+def run(array: jax.Array, start: jax.Array, n: int) -> jax.Array:
+    """array[start : start+n] (i32[n]); what would lie behind the array's end is any value."""
+    if n <= STEP:  # of a loop in exact steps: it does not
+        return lax.dynamic_slice(array, (start,), (n,))
+    return array[jnp.minimum(start + jnp.arange(n, dtype=jnp.int32), array.shape[0] - 1)]
 
 
 def copy_run(dst: jax.Array, dst_at: jax.Array, src: jax.Array, src_at: jax.Array, length: jax.Array) -> jax.Array:
-    """`dst` with dst[dst_at : dst_at+length] = src[src_at : src_at+length]; no-op if `length` <= 0.
-
-    Both arrays (i32[...]) must be CHUNK longer than the runs that they hold.
-    """
+    """`dst` with dst[dst_at : dst_at+length] = src[src_at : src_at+length]; no-op if `length` <= 0."""
     chex.assert_rank([dst, src], 1)
-    return _write_run(dst, dst_at, length, lambda _, done: lax.dynamic_slice(src, (src_at + done,), (CHUNK,)))
+    return _write_run(dst, dst_at, length, lambda _, done, n: run(src, src_at + done, n), min(*dst.shape, *src.shape))
 
 
 def move_run(array: jax.Array, dst_at: jax.Array, src_at: jax.Array, length: jax.Array) -> jax.Array:
     """Moves a run down within one array (`dst_at <= src_at`); what lay between is overwritten."""
     chex.assert_rank(array, 1)
-    return _write_run(array, dst_at, length, lambda out, done: lax.dynamic_slice(out, (src_at + done,), (CHUNK,)))
+    return _write_run(array, dst_at, length, lambda out, done, n: run(out, src_at + done, n), *array.shape)

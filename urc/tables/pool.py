@@ -6,7 +6,6 @@ freeing puts runs back in front, so where all calls are whole pages, the slots o
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from urc.tables.packed import CHUNK, NULL, copy_run
 
@@ -19,15 +18,14 @@ def init(size: int, *, empty: bool = False) -> jax.Array:
 
 def take(slots: jax.Array, used: jax.Array, count: jax.Array, *, width: int) -> tuple[jax.Array, jax.Array]:
     """(i32[width] with the `count` (i32[]) slots taken, NULL behind them; the new `used`)."""
-    out = jnp.full(width + CHUNK, NULL, jnp.int32)
-    out = copy_run(out, jnp.int32(0), slots, used, count)
-    return lax.slice(out, (0,), (width,)), used + jnp.maximum(count, 0)
+    out = copy_run(jnp.full(width, NULL, jnp.int32), jnp.int32(0), slots, used, count)
+    return out, used + jnp.maximum(count, 0)
 
 
 def give(
     slots: jax.Array, used: jax.Array, source: jax.Array, start: jax.Array, count: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Puts source[start : start+count] back; `source` must be CHUNK longer than its runs. (slots, used)."""
+    """Puts source[start : start+count] back. (slots, used)."""
     count = jnp.maximum(count, 0)
     used = used - count
     return copy_run(slots, used, source, start, count), used

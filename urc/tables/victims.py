@@ -1,9 +1,10 @@
 """Victim orders: the rows with the smallest keys, kept in O(log rows) per change and found in O(1).
 
-A tournament with blocks of 128. Level 0 is the rows' own table, never copied: a block's winner is computed from
-its 128 rows. Each level above holds the winners of the level below, 128 to a block, up to a single row. What is
-stored is therefore about rows/127 winners; a row's key is a pure function of the row, so nothing goes stale. Several
-orders of the same rows are kept side by side.
+A tournament with blocks of 4. Level 0 is the rows' own table, never copied: a block's winner is computed from its
+rows. Each level above holds the winners of the level below, a block to a row, up to a single row. What is stored is
+therefore about rows/3 winners; a row's key is a pure function of the row, so nothing goes stale. Several orders of the
+same rows are kept side by side. Larger blocks would take less room and fewer steps, but a step has to stay below the
+size up to which XLA makes one kernel of a loop (see `urc.tables.packed.STEP`).
 """
 
 import math
@@ -12,11 +13,12 @@ from collections.abc import Callable, Sequence
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from urc.tables.packed import NULL, Row, Table
 
-BLOCK = 128
+BLOCK = 4
 WORDS = 5
 """int32 words of a key, compared in order."""
 
@@ -77,17 +79,20 @@ def refresh(orders: jax.Array, which: int, table: Table, row: jax.Array, key_of:
     applies, order, zero = row >= 0, jnp.int32(which), jnp.int32(0)
     index = jnp.maximum(row, 0) // BLOCK
     candidate, key = key_of(table.block(index * BLOCK, BLOCK))
-    entry = _winner(candidate, key, index * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32))
-    levels = _levels(rows)
-    for depth, (start, _) in enumerate(levels):
-        at = (order, start + index, zero)
-        old = lax.dynamic_slice(orders, at, (1, 1, WORDS + 1))
-        orders = lax.dynamic_update_slice(orders, jnp.where(applies, entry[None, None], old), at)
-        if depth + 1 < len(levels):
-            index = index // BLOCK
-            first = (order, start + index * BLOCK, zero)
-            entry = _winner_of_winners(lax.dynamic_slice(orders, first, (1, BLOCK, WORDS + 1))[0])
-    return orders
+    entry = _winner(candidate, key, index * BLOCK + np.arange(BLOCK, dtype=np.int32))
+    starts = np.array([start for start, _ in _levels(rows)], np.int32)
+    levels = jnp.where(applies, len(starts), 0)
+
+    def up(carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        orders, depth, index, entry = carry
+        start = jnp.asarray(starts)[depth]
+        orders = lax.dynamic_update_slice(orders, entry[None, None], (order, start + index, zero))
+        index = index // BLOCK
+        size = min(BLOCK, orders.shape[1])  # of the top, what follows is not used
+        block = lax.dynamic_slice(orders, (order, start + index * BLOCK, zero), (1, size, WORDS + 1))[0]
+        return orders, depth + 1, index, _winner_of_winners(block)
+
+    return lax.while_loop(lambda carry: carry[1] < levels, up, (orders, zero, index, entry))[0]
 
 
 def first(orders: jax.Array) -> jax.Array:
