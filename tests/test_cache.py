@@ -325,7 +325,7 @@ def test_no_call_compiles_twice(cache):
         cache.evict({"full": 100})
 
     work()
-    before = [f._cache_size() for f in jitted]
+    before = [f.compilations() for f in jitted]
     for _ in range(3):
         work()
-    assert [f._cache_size() for f in jitted] == before
+    assert [f.compilations() for f in jitted] == before

@@ -36,7 +36,7 @@ def tokens_of(tokens: Tokens, max_len: int) -> np.ndarray:
         raise InvalidInput(
             f"the key has {len(key)} tokens, more than max_key_len = {max_len}: cut it, or configure a larger maximum"
         )
-    if len(key) and int(key.min()) < 0:
+    if len(key) and np.minimum.reduce(key) < 0:
         raise InvalidInput(f"tokens must be >= 0, got {int(key.min())} at {int(key.argmin())}")
     return key
 
@@ -89,16 +89,27 @@ class Namespaces:
         return 0 <= stamp[0] < len(self._hashes) and self._hashes[stamp[0]] == stamp[1]
 
 
+LEAST_WIDTH = 128
+
+
 def width(n: int) -> int:
     """The length to which `n` entries are padded, so that few programs are compiled."""
-    return max(128, 1 << max(n - 1, 0).bit_length())
+    return max(LEAST_WIDTH, 1 << max(n - 1, 0).bit_length())
 
 
-def padded_key(key: np.ndarray, space: int, page_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The key padded to a compiled width, and its (length, namespace)."""
-    padded = np.full(width(max(len(key), page_size)), -1, np.int32)
+def batch_width(n: int) -> int:
+    """The number to which a batch of `n` is filled up."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def padded_key(key: np.ndarray, *numbers: int, page_size: int) -> np.ndarray:
+    """The key padded to a compiled width, and behind that some numbers."""
+    padded = np.empty(width(max(len(key), page_size)) + len(numbers), np.int32)
     padded[: len(key)] = key
-    return padded, np.array([len(key), space], np.int32)
+    padded[len(key) :] = -1
+    if numbers:
+        padded[-len(numbers) :] = numbers
+    return padded
 
 
 def integers(what: str, values: Any) -> np.ndarray:

@@ -1,9 +1,9 @@
 """The host handle, whole."""
 
-from urc.handle.requests import RequestCalls
+from urc.handle.warm import WarmCalls
 
 
-class UnifiedRadixCache(RequestCalls):
+class UnifiedRadixCache(WarmCalls):
     """A prefix cache for a serving stack: NumPy in, NumPy out, errors raised.
 
     It owns one state and updates it in place. Every method either does what it says or raises and leaves the cache as

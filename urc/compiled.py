@@ -1,9 +1,5 @@
-"""The transitions as the host handle calls them: compiled once per shape, state donated, results in one array.
+"""The transitions as the host handle calls them (see `urc.program`): lengths and options travel in one array."""
 
-A call costs about a microsecond per array that goes in or comes out, so lengths and options travel together.
-"""
-
-from functools import partial
 from typing import Any
 
 import jax
@@ -12,11 +8,24 @@ import jax.numpy as jnp
 from urc import ops
 from urc.errors import Status
 from urc.ops.match import Match
+from urc.program import Arrays, program
 from urc.state import CacheState, NodeRef
+from urc.tables.packed import NULL
+
+TREE = ("nodes", "heads", "scalars", "victims")
+HOLDS = ("nodes", "scalars", "victims")
+SESSIONS = (*HOLDS, "sessions")
+POOLS = ("scalars", "stores")
+ALL = ("nodes", "heads", "tokens", "scalars", "sessions", "victims", "stores")
 
 
 def _names(state: CacheState) -> list[str]:
     return [component.name for component in state.config.components]
+
+
+def _in_order(state: CacheState, arrays: dict[str, jax.Array]) -> Arrays:
+    """Arrays by component in the components' order, those that there are."""
+    return tuple(arrays[name] for name in _names(state) if name in arrays)
 
 
 def _numbers(names: list[str], match: Match) -> jax.Array:
@@ -27,36 +36,36 @@ def _numbers(names: list[str], match: Match) -> jax.Array:
     return jnp.stack(fields, axis=-1)
 
 
-@partial(jax.jit, donate_argnums=0)
-def match_prefix(
-    state: CacheState, key: jax.Array, where: jax.Array
-) -> tuple[CacheState, jax.Array, dict[str, jax.Array]]:
-    """`where`: (length, namespace)."""
-    state, match = ops.match_prefix(state, key, where[0], namespace=where[1])
-    return state, _numbers(_names(state), match), match.slots
+def _matched(state: CacheState, match: Match) -> Arrays:
+    """A match's slots of each component, then its numbers, in one array on the last axis."""
+    return (jnp.concatenate([*_in_order(state, match.slots), _numbers(_names(state), match)], axis=-1),)
 
 
-@partial(jax.jit, donate_argnums=0)
-def match_prefixes(
-    state: CacheState, keys: jax.Array, where: jax.Array
-) -> tuple[CacheState, jax.Array, dict[str, jax.Array]]:
-    """`where`: i32[B, 2]."""
-    state, match = ops.match_prefixes(state, keys, where[:, 0], namespaces=where[:, 1])
-    return state, _numbers(_names(state), match), match.slots
+@program(*TREE)
+def match_prefix(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
+    """`key`: a key, then (length, namespace), which lie behind its length: cutting them off would be a copy."""
+    state, match = ops.match_prefix(state, key, key[-2], namespace=key[-1])
+    return state, _matched(state, match)
 
 
-@jax.jit
-def probe(state: CacheState, key: jax.Array, where: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """`where`: (length, namespace)."""
-    match = ops.probe(state, key, where[0], namespace=where[1])
-    return _numbers(_names(state), match), match.slots
+@program(*TREE)
+def match_prefixes(state: CacheState, keys: jax.Array) -> tuple[CacheState, Arrays]:
+    """`keys`: [B, ..] of what `match_prefix` takes."""
+    state, match = ops.match_prefixes(state, keys, keys[:, -2], namespaces=keys[:, -1])
+    return state, (*_in_order(state, match.slots), _numbers(_names(state), match))
 
 
-@jax.jit
-def probes(state: CacheState, keys: jax.Array, where: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """`where`: i32[B, 2]."""
-    match = ops.probes(state, keys, where[:, 0], namespaces=where[:, 1])
-    return _numbers(_names(state), match), match.slots
+@program()
+def probe(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
+    """`key`: a key, then (length, namespace)."""
+    return state, _matched(state, ops.probe(state, key, key[-2], namespace=key[-1]))
+
+
+@program()
+def probes(state: CacheState, keys: jax.Array) -> tuple[CacheState, Arrays]:
+    """`keys`: [B, ..] of what `probe` takes."""
+    match = ops.probes(state, keys, keys[:, -2], namespaces=keys[:, -1])
+    return state, (*_in_order(state, match.slots), _numbers(_names(state), match))
 
 
 def _options(names: list[str], numbers: jax.Array) -> dict[str, Any]:
@@ -84,22 +93,38 @@ def _inserted(
     return state, (inserted.status, inserted.prefix_len, inserted.node.index, inserted.node.generation, *each)
 
 
-@partial(jax.jit, donate_argnums=0)
-def insert(
-    state: CacheState, key: jax.Array, slots: dict[str, jax.Array], numbers: jax.Array
-) -> tuple[CacheState, jax.Array]:
-    """`numbers`: see `_options`."""
-    state, inserted = ops.insert(state, key, numbers[0], slots, **_options(_names(state), numbers))
+def _insert(state: CacheState, key: jax.Array, slots: Arrays, numbers: jax.Array) -> tuple[CacheState, jax.Array]:
+    names = _names(state)
+    held = dict(zip(names, slots, strict=True))
+    state, inserted = ops.insert(state, key, numbers[0], held, **_options(names, numbers))
     state, fields = _inserted(state, inserted, numbers)
     return state, jnp.stack(fields)
 
 
-@partial(jax.jit, donate_argnums=0)
-def evict(state: CacheState, targets: jax.Array) -> tuple[CacheState, jax.Array]:
+@program("nodes", "heads", "tokens", "scalars", "victims", "stores")
+def insert(state: CacheState, numbers: jax.Array, key: jax.Array, *slots: jax.Array) -> tuple[CacheState, Arrays]:
+    """`numbers`: see `_options`. `slots`: in the components' order."""
+    state, fields = _insert(state, key, slots, numbers)
+    return state, (fields,)
+
+
+@program("nodes", "heads", "tokens", "scalars", "victims", "stores")
+def inserts(state: CacheState, numbers: jax.Array, keys: jax.Array, *slots: jax.Array) -> tuple[CacheState, Arrays]:
+    """As `insert`, each with an axis B in front; a length of 0 is no insert."""
+
+    def step(state: CacheState, each: tuple[jax.Array, ...]) -> tuple[CacheState, jax.Array]:
+        return _insert(state, each[1], each[2:], each[0])
+
+    state, fields = jax.lax.scan(step, state, (numbers, keys, *slots))
+    return state, (fields,)
+
+
+@program("nodes", "heads", "scalars", "sessions", "victims", "stores")
+def evict(state: CacheState, targets: jax.Array) -> tuple[CacheState, Arrays]:
     """Targets and the (start, count) of what was freed, in the order of the components."""
     names = _names(state)
     state, evicted = ops.evict(state, {name: targets[j] for j, name in enumerate(names)})
-    return state, jnp.stack([number for name in names for number in evicted.freed[name]])
+    return state, (jnp.stack([number for name in names for number in evicted.freed[name]]),)
 
 
 def _receipt(state: CacheState, numbers: jax.Array) -> ops.Receipt:
@@ -108,116 +133,200 @@ def _receipt(state: CacheState, numbers: jax.Array) -> ops.Receipt:
     return ops.Receipt(node=NodeRef(index=numbers[0], generation=numbers[1]), end=numbers[2], since=since)
 
 
-@partial(jax.jit, donate_argnums=0)
-def lock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, jax.Array]:
-    """(row, generation) -> (status, end, since..)."""
+def _lock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, jax.Array]:
     state, receipt, status = ops.lock(state, NodeRef(index=numbers[0], generation=numbers[1]))
-    return state, jnp.stack([status, receipt.end, *(receipt.since[name] for name in _names(state))])
+    return state, jnp.stack([status, *_since(state, receipt)])
 
 
-@partial(jax.jit, donate_argnums=0)
-def unlock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, jax.Array]:
-    """A receipt's numbers -> status."""
+@program(*HOLDS)
+def lock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
+    """(row, generation) -> (status, end, since..)."""
+    state, fields = _lock(state, numbers)
+    return state, (fields,)
+
+
+@program(*HOLDS)
+def locks(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
+    """`lock` with an axis B in front; the root, to fill up."""
+    state, fields = jax.lax.scan(_lock, state, numbers)
+    return state, (fields,)
+
+
+def _unlock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, jax.Array]:
     return ops.unlock(state, _receipt(state, numbers))
 
 
-@partial(jax.jit, donate_argnums=0, static_argnames="name")
-def release_early(state: CacheState, numbers: jax.Array, *, name: str) -> tuple[CacheState, jax.Array]:
+@program(*HOLDS)
+def unlock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
+    """A receipt's numbers -> status."""
+    state, status = _unlock(state, numbers)
+    return state, (status,)
+
+
+@program(*HOLDS)
+def unlocks(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
+    """`unlock` with an axis B in front."""
+    state, status = jax.lax.scan(_unlock, state, numbers)
+    return state, (status,)
+
+
+@program(*HOLDS)
+def release_early(state: CacheState, numbers: jax.Array, *, name: str) -> tuple[CacheState, Arrays]:
     """A receipt's numbers -> (status, end, since..)."""
     state, receipt, status = ops.release_early(state, _receipt(state, numbers), name)
-    return state, jnp.stack([status, receipt.end, *(receipt.since[name] for name in _names(state))])
+    return state, (jnp.stack([status, *_since(state, receipt)]),)
 
 
-@partial(jax.jit, donate_argnums=0)
-def open_session(state: CacheState) -> tuple[CacheState, jax.Array]:
+@program("scalars", "sessions")
+def open_session(state: CacheState) -> tuple[CacheState, Arrays]:
     """(status, row, generation)."""
     state, session, status = ops.open_session(state)
-    return state, jnp.stack([status, session.index, session.generation])
+    return state, (jnp.stack([status, session.index, session.generation]),)
 
 
-@partial(jax.jit, donate_argnums=0)
-def advance_session(state: CacheState, numbers: jax.Array) -> tuple[CacheState, jax.Array]:
+@program(*SESSIONS)
+def advance_session(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
     """(session's row, generation, node's row, generation) -> status."""
     node = NodeRef(index=numbers[2], generation=numbers[3])
-    return ops.advance_session(state, ops.SessionRef(index=numbers[0], generation=numbers[1]), node)
+    state, status = ops.advance_session(state, ops.SessionRef(index=numbers[0], generation=numbers[1]), node)
+    return state, (status,)
 
 
-@partial(jax.jit, donate_argnums=0)
-def recede_session(state: CacheState, numbers: jax.Array) -> tuple[CacheState, jax.Array]:
+@program(*SESSIONS)
+def recede_session(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
     """(session's row, generation, length) -> status."""
-    return ops.recede_session(state, ops.SessionRef(index=numbers[0], generation=numbers[1]), numbers[2])
+    session = ops.SessionRef(index=numbers[0], generation=numbers[1])
+    state, status = ops.recede_session(state, session, numbers[2])
+    return state, (status,)
 
 
-@partial(jax.jit, donate_argnums=0)
-def close_session(state: CacheState, numbers: jax.Array) -> tuple[CacheState, jax.Array]:
+@program(*SESSIONS)
+def close_session(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
     """(session's row, generation) -> status."""
-    return ops.close_session(state, ops.SessionRef(index=numbers[0], generation=numbers[1]))
+    state, status = ops.close_session(state, ops.SessionRef(index=numbers[0], generation=numbers[1]))
+    return state, (status,)
 
 
-alloc = jax.jit(ops.alloc, donate_argnums=0, static_argnums=1, static_argnames="width")
-free = jax.jit(ops.free, donate_argnums=0, static_argnums=1)
+@program(*POOLS)
+def alloc(state: CacheState, count: jax.Array, *, name: str, width: int) -> tuple[CacheState, Arrays]:
+    """A count -> slots, status."""
+    state, slots, status = ops.alloc(state, name, count, width=width)
+    return state, (slots, status)
+
+
+@program(*POOLS)
+def free(state: CacheState, slots: jax.Array, count: jax.Array, *, name: str) -> tuple[CacheState, Arrays]:
+    """Slots, and how many of them."""
+    return ops.free(state, name, slots, count), ()
 
 
 def _since(state: CacheState, receipt: ops.Receipt) -> list[jax.Array]:
     return [receipt.end, *(receipt.since[name] for name in _names(state))]
 
 
-def _begun(state: CacheState, begun: ops.Begun) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """(status, a match's numbers.., end, since.., own slots..) on the last axis, i32."""
-    fields = [*_since(state, begun.receipt), *begun.own.values()]
+def _begun(state: CacheState, begun: ops.Begun) -> Arrays:
+    """Slots, then (status, a match's numbers.., end, since.., own slots..) on the last axis, i32."""
+    fields = [*_since(state, begun.receipt), *_in_order(state, begun.own)]
     head, match = begun.status[..., None], _numbers(_names(state), begun.match)
-    return jnp.concatenate([head, match, jnp.stack(fields, axis=-1)], axis=-1), begun.match.slots
+    numbers = jnp.concatenate([head, match, jnp.stack(fields, axis=-1)], axis=-1)
+    return *_in_order(state, begun.match.slots), numbers
 
 
-@partial(jax.jit, donate_argnums=0)
-def begin(state: CacheState, key: jax.Array, where: jax.Array) -> tuple[CacheState, tuple[jax.Array, dict]]:
-    """`where`: (length, namespace)."""
-    state, begun = ops.begin(state, key, where[0], namespace=where[1])
+@program("nodes", "heads", "scalars", "sessions", "victims", "stores")
+def begin(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
+    """`key`: a key, then (length, namespace)."""
+    state, begun = ops.begin(state, key, key[-2], namespace=key[-1])
     return state, _begun(state, begun)
 
 
-@partial(jax.jit, donate_argnums=0)
-def begins(state: CacheState, keys: jax.Array, where: jax.Array) -> tuple[CacheState, tuple[jax.Array, dict]]:
-    """`where`: i32[B, 2]; a length of -1 stands for no request."""
-    state, begun = ops.begins(state, keys, where[:, 0], namespaces=where[:, 1])
+@program("nodes", "heads", "scalars", "sessions", "victims", "stores")
+def begins(state: CacheState, keys: jax.Array) -> tuple[CacheState, Arrays]:
+    """`keys`: [B, ..] of what `begin` takes; a length of -1 stands for no request."""
+    state, begun = ops.begins(state, keys, keys[:, -2], namespaces=keys[:, -1])
     return state, _begun(state, begun)
 
 
-@partial(jax.jit, donate_argnums=0, static_argnames="widths")
-def reserve(
-    state: CacheState, counts: jax.Array, *, widths: tuple[int, ...]
-) -> tuple[CacheState, jax.Array, dict[str, jax.Array]]:
-    """Counts and widths in the order of the components."""
+@program("nodes", "heads", "scalars", "sessions", "victims", "stores")
+def reserve(state: CacheState, counts: jax.Array, *, widths: tuple[int, ...]) -> tuple[CacheState, Arrays]:
+    """Counts and widths in the order of the components -> status, slots of those with a width."""
     names = _names(state)
     wanted = {name: counts[j] for j, name in enumerate(names) if widths[j]}
     room = {name: widths[j] for j, name in enumerate(names) if widths[j]}
     state, slots, _, status = ops.reserve(state, wanted, widths=room)
-    return state, status, slots
+    return state, (status, *_in_order(state, slots))
 
 
-@partial(jax.jit, donate_argnums=0, static_argnames="finished")
+@program(*ALL)
 def commit(
-    state: CacheState, key: jax.Array, slots: dict[str, jax.Array], numbers: jax.Array, *, finished: bool
-) -> tuple[CacheState, jax.Array, dict[str, jax.Array]]:
+    state: CacheState, numbers: jax.Array, key: jax.Array, *slots: jax.Array, finished: bool
+) -> tuple[CacheState, Arrays]:
     """`numbers`: as for an insert, then a receipt's, then whether the state may stay in the tree.
 
-    Returns what an insert does, then (end, since.., left..) of what the request holds now.
+    What an insert returns, then (end, since.., left..) of what the request holds now; and its slots.
     """
     names, at = _names(state), 6 + 2 * len(state.config.components)
-    receipt = _receipt(state, numbers[at:])
+    receipt, held = _receipt(state, numbers[at:]), dict(zip(names, slots, strict=True))
     options = _options(names, numbers)
     state, done = ops.commit(
-        state, receipt, key, numbers[0], slots, finished=finished, leaves=numbers[-1] > 0, **options
+        state, receipt, key, numbers[0], held, finished=finished, leaves=numbers[-1] > 0, **options
     )
     state, fields = _inserted(state, done.inserted, numbers)
-    return state, jnp.stack([*fields, *_since(state, done.receipt), *done.left.values()]), done.slots
+    left = _in_order(state, done.left)
+    return state, (jnp.stack([*fields, *_since(state, done.receipt), *left]), *_in_order(state, done.slots))
 
 
-@partial(jax.jit, donate_argnums=0)
-def abort(
-    state: CacheState, slots: dict[str, jax.Array], counts: jax.Array, receipt: jax.Array
-) -> tuple[CacheState, jax.Array]:
-    """Frees slots, the first `counts` of each component, and unlocks."""
-    for j, name in enumerate(_names(state)):
-        state = ops.free(state, name, slots[name], counts[j])
-    return ops.unlock(state, _receipt(state, receipt))
+@program(*ALL)
+def step(
+    state: CacheState,
+    finishing: jax.Array,
+    done: jax.Array,
+    beginning: jax.Array,
+    *slots: jax.Array,
+    width: int,
+) -> tuple[CacheState, Arrays]:
+    """Requests that finish, one after the other; then requests that begin, with slots for all of their tokens.
+
+    `finishing`: [F, ..] of a commit's numbers, and before the last of them (row, generation) of the session that refers
+    to it then, or (NULL, 0); `done`: [F, ..], the keys, and `slots` of theirs, [F, ..] each; a prev_prefix_len of -1:
+    none. `beginning`: [B, ..], a key, then (tokens beyond it, length, namespace); a length of -1: none. Returns what
+    an insert returns of each; and what `begins` does, then slots as `reserve` returns them.
+    """
+    names, at = _names(state), 6 + 2 * len(state.config.components)
+
+    def finish(state: CacheState, each: tuple[jax.Array, ...]) -> tuple[CacheState, jax.Array]:
+        numbers, key, *held = each
+        state, made = ops.commit(
+            state,
+            _receipt(state, numbers[at:]),
+            key,
+            numbers[0],
+            dict(zip(names, held, strict=True)),
+            finished=True,
+            leaves=numbers[-1] > 0,
+            **_options(names, numbers),
+        )
+        state, fields = _inserted(state, made.inserted, numbers)
+        node = made.inserted.node
+        node = node.replace(index=jnp.where(made.inserted.status == Status.OK, node.index, NULL))
+        # Here, and not after the step: what begins in it may evict what no session refers to.
+        state, _ = ops.advance_session(state, ops.SessionRef(index=numbers[-3], generation=numbers[-2]), node)
+        return state, jnp.stack(fields)
+
+    state, finished = jax.lax.scan(finish, state, (finishing, done, *slots))
+    more, lengths, spaces = beginning[:, -3], beginning[:, -2], beginning[:, -1]
+    state, begun, rows = ops.admits(state, beginning, lengths, more=more, namespaces=spaces, width=width)
+    return state, (finished, *_begun(state, begun), *_in_order(state, rows))
+
+
+@program("nodes", "scalars", "victims", "stores")
+def abort(state: CacheState, numbers: jax.Array, *slots: jax.Array) -> tuple[CacheState, Arrays]:
+    """`numbers`: how many slots of each component are freed, then a receipt's. -> status."""
+    names = _names(state)
+    for j, name in enumerate(names):
+        state = ops.free(state, name, slots[j], numbers[j])
+    return _unlocked(state, numbers[len(names) :])
+
+
+def _unlocked(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
+    state, status = _unlock(state, numbers)
+    return state, (status,)

@@ -84,10 +84,8 @@ class SlotLedger:
         """Whether all of `slots` are a request's."""
         return bool((self._holder[slots] == REQUEST).all())
 
-    def exchange(self, handed: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """After the tree took over `handed`, and all of `free` are free now: (adopted, freed) of those handed over."""
-        self._holder[handed] = TREE
-        self._holder[free] = FREE
+    def kept(self, handed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(adopted, freed): of slots handed over, those that the tree has now, and the others."""
         stays = self._holder[handed] == TREE
         return handed[stays], handed[~stays]
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,15 +24,14 @@ def node_parts(node: int) -> tuple[int, int]:
     return node & ((1 << _ROW_BITS) - 1), node >> _ROW_BITS
 
 
-@dataclasses.dataclass(frozen=True)
-class MatchResult:
+class MatchResult(NamedTuple):
     """What the cache holds of a key. Lengths in tokens; a `node` is opaque, 0 is the root.
 
     Attributes:
         device_len: a request can resume here: the deepest position at which all components agree.
         node: the node that ends there.
-        slots: per component, what such a request reads. `Full`: one per token; `SWA`: the same, -1 before the window;
-            `Mamba`: the state at `device_len`, or none.
+        slots: per component, what such a request reads; read-only. `Full`: one per token; `SWA`: the same, -1 before
+            the window; `Mamba`: the state at `device_len`, or none.
         host_len: tokens to be brought back from the host.
         best_node: the deepest usable node on any tier.
         full_len: how far `Full` alone goes.
@@ -40,7 +39,6 @@ class MatchResult:
         branching_len: the last position up to `full_len`, and beyond `device_len`, at which a running request can leave
             a state, so that the next one like it hits up to there; 0 if there is none.
         stop: why `device_len` is not more.
-
     """
 
     device_len: int

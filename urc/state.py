@@ -174,8 +174,9 @@ def empty_row(config: CacheConfig) -> Row:
 
 def init(config: CacheConfig, *, generation: int = 0) -> CacheState:
     """An empty cache, whose rows have held `generation` nodes so far."""
-    row = empty_row(config) | {"generation": generation}
-    nodes = np.tile(np.asarray(row.values), (config.node_rows, 1))
+    with jax.ensure_compile_time_eval():  # also where the whole is traced, as by `jax.eval_shape`
+        row = np.asarray((empty_row(config) | {"generation": generation}).values)
+    nodes = np.tile(row, (config.node_rows, 1))
     nodes[-1] = 0
     columns = config.node_columns
     nodes[1 : config.max_nodes, columns.index("next")] = [*range(2, config.max_nodes), NULL][: config.max_nodes - 1]

@@ -113,7 +113,7 @@ def compare(state: urc.CacheState, keys: Keys, levels: int, rounds: int) -> list
 
 def hash_of_few_bits(bits: int):
     """A hash that takes 2**bits values: different edges share one, in the same bucket or even in the same node."""
-    real = children.page_hash
+    real = children.mixed
     return lambda *edge: real(*edge) & ((1 << bits) - 1)
 
 
@@ -131,7 +131,7 @@ def hash_of_few_bits(bits: int):
 )
 def test_the_walks_are_the_same(kinds, page, width, levels, bits, monkeypatch):
     if bits < 32:
-        monkeypatch.setattr(children, "page_hash", hash_of_few_bits(bits))
+        monkeypatch.setattr(children, "mixed", hash_of_few_bits(bits))
     keys = Keys(page, width, seed=bits + page)
     state = tree_of(config_of(kinds, page), keys, count=60)
     if bits < 32:

@@ -143,11 +143,11 @@ class Component(struct.PyTreeNode):
         """How many slots an insert of a key of `tokens` tokens, `whole` in whole pages, may hand in."""
         raise NotImplementedError
 
-    def needed(self, start: int, end: int) -> int:
+    def needed(self, start: Any, end: Any) -> Any:
         """Slots that a request needs for its tokens [start, end); 0 if it `copies_on_write`, as it has that slot.
 
-        So `needed(0, position)` is also where, in a request's row of slots, those from a position on begin; and that of
-        all tokens is one of `counts`.
+        On the host of ints; in whole steps of i32[]. So `needed(0, position)` is also where, in a request's row of
+        slots, those from a position on begin; and that of all tokens is one of `counts`.
         """
         raise NotImplementedError
 

@@ -88,7 +88,7 @@ class Mamba(Component):
         """One state, that after the whole pages, or none."""
         return 0, 1
 
-    def needed(self, start: int, end: int) -> int:
+    def needed(self, start: Any, end: Any) -> Any:
         """None but the one that it writes into."""
         return 0
 

@@ -1,7 +1,7 @@
 """What full and sliding-window attention share: a node holds one slot per token, beside its tokens, or none."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ class PerToken(Component):
         """One slot per token of the run."""
         return jnp.where(self.has_value(row), row["length"], 0)
 
-    def needed(self, start: int, end: int) -> int:
+    def needed(self, start: Any, end: Any) -> Any:
         """One slot per token."""
         return end - start
 

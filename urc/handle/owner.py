@@ -6,8 +6,6 @@ import operator
 import weakref
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from urc import state as states
@@ -16,6 +14,7 @@ from urc.arguments import MAX_INT32, Namespaces
 from urc.config import CacheConfig
 from urc.errors import InvalidInput
 from urc.ledger import REQUEST, SlotLedger, holds_lock, usable_state
+from urc.program import Arrays, Program, StateArrays
 from urc.results import NodeView, Receipt, Request, Sizes, node_handle, node_parts, node_views
 from urc.state import CacheState
 
@@ -57,7 +56,7 @@ class StateOwner:
         self._requests: list[Request] = []  # all that run or wait
         self._streaming: dict[int, Request | None] = {}  # streaming sessions, and the request of each
         self._shared, self._epoch = False, 0
-        self._state = states.init(config)
+        self._arrays = StateArrays(states.init(config))
         self._ledgers = {name: SlotLedger(name, config.pool_size(name)) for name in self._names}
 
     @property
@@ -66,14 +65,14 @@ class StateOwner:
 
         What donates it takes it away from the cache too: assign the result, or donate a copy.
         """
-        self._current()
+        state = self._current()
         self._shared = True
-        key = id(self._state)
+        key = id(state)
         self._snapshots[key] = (
-            weakref.ref(self._state, lambda _, key=key, kept=self._snapshots: kept.pop(key, None)),
+            weakref.ref(state, lambda _, key=key, kept=self._snapshots: kept.pop(key, None)),
             Books(dict(self._holds), [(r, r.saved()) for r in self._requests], dict(self._streaming)),
         )
-        return self._state
+        return state
 
     @state.setter
     def state(self, state: CacheState) -> None:
@@ -95,7 +94,7 @@ class StateOwner:
         for request, saved in books.requests:
             vars(request).update(saved)
             vars(request).update(request.saved())  # a copy: the snapshot may be gone back to again
-        self._state, self._shared, self._ledgers = state, True, ledgers
+        self._arrays, self._shared, self._ledgers = StateArrays(state), True, ledgers
         self._holds, self._requests = dict(books.holds), [request for request, _ in books.requests]
         self._streaming = dict(books.streaming)
         for request in self._requests:
@@ -104,14 +103,15 @@ class StateOwner:
 
     def reset(self) -> None:
         """Empties the cache: every slot of its own pools is free; all receipts, requests, sessions, nodes are void."""
-        if self._state.heads.is_deleted():
+        if self._arrays.is_lost():
             self._epoch += _LOST  # how often rows have changed hands is not known any more
         else:
             tables = (self._state.nodes, self._state.sessions)
             last = max(int(np.asarray(t.data)[:, t.columns.index("generation")].max()) for t in tables)
             self._epoch = last + 1
         self._epoch &= MAX_INT32
-        self._state, self._shared, self._holds = states.init(self.config, generation=self._epoch), False, {}
+        self._arrays = StateArrays(states.init(self.config, generation=self._epoch))
+        self._shared, self._holds = False, {}
         self._ledgers = {name: SlotLedger(name, self.config.pool_size(name)) for name in self._names}
         for request in self._requests:
             request.over = True
@@ -149,16 +149,24 @@ class StateOwner:
         """The tree as text."""
         return view.pretty(self._current(), self._namespaces.name)
 
-    def _donate(self) -> CacheState:
-        """The state to be updated in place: a copy, if somebody else holds it."""
-        self._current()
-        if self._shared:
-            self._state, self._shared = jax.tree.map(jnp.copy, self._state), False
-        return self._state
+    @property
+    def _state(self) -> CacheState:
+        return self._arrays.state
+
+    def _call(self, program: Program, *given: Any, **static: Any) -> Arrays:
+        """What a program makes of the state, which it updates in place: a copy, if somebody else holds it."""
+        arrays = self._arrays
+        if arrays.leaves[0].is_deleted():
+            self._current()
+        if self._shared and program.writes:
+            self._current()
+            arrays.copy()
+            self._shared = False
+        return program(arrays, *given, **static)
 
     def _current(self) -> CacheState:
         """The state, if there is one."""
-        if self._state.heads.is_deleted():
+        if self._arrays.is_lost():
             raise RuntimeError(
                 "the cache has lost its state: an update was interrupted, or somebody donated `cache.state` "
                 "without assigning the result; assign a state to go on from, or reset()"

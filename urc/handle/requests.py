@@ -9,9 +9,10 @@ import numpy as np
 
 from urc import compiled
 from urc.arguments import Namespace, Tokens, count, padded_key, sequence, tokens_of, width
+from urc.components.base import Component
 from urc.errors import CacheFull, InvalidInput, InvariantError, Status
 from urc.handle.sessions import SessionCalls
-from urc.ledger import REQUEST
+from urc.ledger import REQUEST, TREE
 from urc.results import CommitResult, MatchResult, Receipt, Request, node_handle
 
 
@@ -37,31 +38,26 @@ class RequestCalls(SessionCalls):
     ) -> list[Request | None]:
         """`begin` of each key in order, in one call; None for one that finds no slot to write into."""
         self._demand_owned()
-        keys = [tokens_of(tokens, self.config.max_key_len) for tokens in sequence("keys", keys)]
+        keys = sequence("keys", keys)
         number = len(keys)
         spaces = [None] * number if namespaces is None else sequence("namespaces", namespaces)
         sessions = [None] * number if sessions is None else sequence("sessions", sessions)
         if len(sessions) != number:
             raise InvalidInput(f"{number} keys need as many sessions, or None for each, got {len(sessions)}")
-        _, (padded, where) = self._batch(keys, spaces)
-        given = [session for session in sessions if session is not None]
-        for session in given:
-            self._session(session)
-            if session in self._streaming and (self._streaming[session] or given.count(session) > 1):
-                raise InvalidInput(f"streaming session {session} has a request already: resume or abort that")
+        rows, padded = self._batch(keys, spaces)
+        self._demand_beginning(sessions)
         if not number:
             return []
-        where[number:, 0] = -1
+        padded[number:, -2] = -1
         before = self._used()
         if number == 1:
-            self._state, (numbers, slots) = compiled.begin(self._donate(), padded[0], where[0])
-            rows, slots = [np.asarray(numbers).tolist()], {name: np.asarray(a)[None] for name, a in slots.items()}
+            out = [np.asarray(array)[None] for array in self._call(compiled.begin, padded[0])]
         else:
-            self._state, (numbers, slots) = compiled.begins(self._donate(), padded, where)
-            rows, slots = np.asarray(numbers).tolist(), {name: np.asarray(a) for name, a in slots.items()}
+            out = [np.asarray(array) for array in self._call(compiled.begins, padded)]
         self._settle_freed(before)
+        *slots, numbers = out
         return [
-            self._begun(rows[i], {name: a[i] for name, a in slots.items()}, keys[i], spaces[i], sessions[i])
+            self._begun(numbers[i].tolist(), [each[i] for each in slots], rows[i], spaces[i], sessions[i])
             for i in range(number)
         ]
 
@@ -80,13 +76,13 @@ class RequestCalls(SessionCalls):
         widths = tuple(
             0 if c.copies_on_write else width(n) for c, n in zip(self.config.components, counts, strict=True)
         )
-        self._state, status, slots = compiled.reserve(self._donate(), np.array(counts, np.int32), widths=widths)
+        status, *slots = self._call(compiled.reserve, np.array(counts, np.int32), widths=widths)
         self._settle_freed(before)
         if int(np.asarray(status)) != Status.OK:
             return False
         for j, name in enumerate(self._names):
-            if name in slots:
-                taken = np.array(np.asarray(slots[name])[: counts[j]])
+            if widths[j]:
+                taken = np.array(np.asarray(slots.pop(0))[: counts[j]])
                 self._ledgers[name].take(taken, REQUEST)
                 request.slots[name] = np.concatenate([request.slots[name], taken])
         request.length = end
@@ -146,13 +142,13 @@ class RequestCalls(SessionCalls):
         """Drops a request, running or waiting: its slots come back, and its lock goes."""
         self._live(request, waiting=True)
         own = self._own(request)
-        buffers = {name: np.full(width(len(held)), -1, np.int32) for name, held in own.items()}
-        for name, held in own.items():
-            buffers[name][: len(held)] = held
-        counts = np.array([len(own[name]) for name in self._names], np.int32)
-        self._state, status = compiled.abort(
-            self._donate(), buffers, counts, self._numbers(self._hold(request.receipt))
-        )
+        buffers = []
+        for name in self._names:
+            buffers.append(np.full(width(len(own[name])), -1, np.int32))
+            buffers[-1][: len(own[name])] = own[name]
+        counts = [len(own[name]) for name in self._names]
+        numbers = np.array([*counts, *self._numbers(self._hold(request.receipt))], np.int32)
+        (status,) = self._call(compiled.abort, numbers, *buffers)
         if (code := int(np.asarray(status))) != Status.OK:
             raise InvariantError(f"a live receipt could not be released: {Status(code).name}")
         for name, held in own.items():
@@ -189,6 +185,14 @@ class RequestCalls(SessionCalls):
         self._live(request, waiting=True)
         request.waiting = False
         return request
+
+    def _demand_beginning(self, sessions: Sequence[int | None]) -> None:
+        """InvalidInput unless a request may begin in each of these sessions."""
+        given = [session for session in sessions if session is not None]
+        for session in given:
+            self._session(session)
+            if session in self._streaming and (self._streaming[session] or given.count(session) > 1):
+                raise InvalidInput(f"streaming session {session} has a request already: resume or abort that")
 
     # -- within --------------------------------------------------------------------------------------------------
 
@@ -228,7 +232,7 @@ class RequestCalls(SessionCalls):
     def _begun(
         self,
         numbers: list[int],
-        slots: Mapping[str, np.ndarray],
+        slots: Sequence[np.ndarray],
         key: np.ndarray,
         space: Namespace,
         session: int | None,
@@ -276,6 +280,27 @@ class RequestCalls(SessionCalls):
     def _commit(
         self, request: Request, tokens: Tokens, *, finished: bool, leave_state: bool, priority: int
     ) -> CommitResult:
+        key, given, numbers = self._committing(
+            request, tokens, finished=finished, leave_state=leave_state, priority=priority
+        )
+        padded = padded_key(key, page_size=self.config.page_size)
+        before, buffers = self._used(), self._buffers(given, len(padded))
+        out, *rows = self._call(compiled.commit, np.array(numbers, np.int32), padded, *buffers, finished=finished)
+        fields = np.asarray(out).tolist()
+        self._demand_fits(fields[0], request.committed, fields[1])
+        # The stack may have gone up by one in between; all of it from `used` on is free now.
+        free = {}
+        for component in self.config.components:
+            name = component.name
+            top = min(before[name] + component.copies_on_write, self.config.pool_room(name))
+            free[name] = np.asarray(component.pool(self._state.stores[name]))[self._used()[name] : top]
+        rows = {name: np.asarray(row) for name, row in zip(self._names, rows, strict=True)}
+        return self._committed(request, key, given, fields, None if finished else rows, free)
+
+    def _committing(
+        self, request: Request, tokens: Tokens, *, finished: bool, leave_state: bool = True, priority: int = 0
+    ) -> tuple[np.ndarray, dict[str, np.ndarray], list[int]]:
+        """A commit to be made: its key, the slots given, and numbers as compiled."""
         self._live(request)
         config = self.config
         key = tokens_of(tokens, config.max_key_len)
@@ -293,48 +318,64 @@ class RequestCalls(SessionCalls):
             held = request.slots[component.name]
             given[component.name] = held if some else held[: component.needed(0, whole)]
         space = self._namespaces.number(request.namespace)
-        padded, where = padded_key(key, space, config.page_size)
         evicted = [request.given_up.get(name, 0) for name in self._names]
         numbers = [
-            *(*where, request.committed, request.inserted, count("priority", priority, -(2**31))),
+            *(len(key), space, request.committed, request.inserted, count("priority", priority, -(2**31))),
             self._namespaces.stamp(space),
             *(*(len(given[name]) for name in self._names), *evicted),
             *self._numbers(self._hold(request.receipt)),
             (finished or leave_state) and whole == len(key),
         ]
-        before, buffers = self._used(), self._buffers(given, len(padded))
-        self._state, out, rows = compiled.commit(
-            self._donate(), padded, buffers, np.array(numbers, np.int32), finished=finished
-        )
-        status, prefix_len, index, generation, *rest = np.asarray(out).tolist()
-        self._demand_fits(status, request.committed, prefix_len)
-        each, (end, *rest) = rest[: 3 * len(self._names)], rest[3 * len(self._names) :]
+        return key, given, numbers
+
+    def _committed(
+        self,
+        request: Request,
+        key: np.ndarray,
+        given: Mapping[str, np.ndarray],
+        fields: Sequence[int],
+        rows: Mapping[str, np.ndarray] | None,
+        free: Mapping[str, np.ndarray] | None,
+    ) -> CommitResult:
+        """Notes a commit: `fields` as compiled, the request's `rows` if it goes on, and slots `free` now.
+
+        `free` None: of a step, which has noted the slots and moved the session.
+        """
+        config, finished = self.config, rows is None
+        whole = len(key) // config.page_size * config.page_size
+        _, prefix_len, index, generation, *rest = fields
+        each, (end, *rest) = rest[: 3 * len(self._names)], rest[3 * len(self._names) :] or [0]
         since, left = rest[: len(self._names)], rest[len(self._names) :]
         existed = {name: bool(each[3 * j]) for j, name in enumerate(self._names)}
         node, adopted, freed, copies = node_handle(index, generation), {}, {}, {}
         for component in config.components:
             name = component.name
-            handed = given[name]
-            if not component.copies_on_write:
-                handed = component.handed_over(handed, request.committed, request.given_up.get(name, 0))
-            elif not finished:
+            handed = self._handed_over(request, component, given[name])
+            if component.copies_on_write and not finished:
                 kept = left.pop(0)
                 handed = np.array([kept] if kept >= 0 else [], np.int32)
                 copies |= {name: (int(given[name][0]), kept)} if kept >= 0 else {}
-            # The stack may have gone up by one in between; all of it from `used` on is free now.
-            top = min(before[name] + component.copies_on_write, config.pool_room(name))
-            free = np.asarray(component.pool(self._state.stores[name]))[self._used()[name] : top]
-            adopted[name], freed[name] = self._ledgers[name].exchange(handed, free)
-        if finished:
+            ledger = self._ledgers[name]
+            if free is not None:
+                ledger.take(handed, TREE)
+                ledger.give(free[name])
+            adopted[name], freed[name] = ledger.kept(handed)
+        if rows is None:
             self._over(request)
         else:
             del self._holds[request.receipt.serial]
             request.receipt = self._locked(node, end, since)
             request.tokens = key[:whole].copy()
             self._rebase(request, whole, rows)
-        if request.session is not None:
+        if request.session is not None and free is not None:
             self.advance_session(request.session, node)
         return CommitResult(prefix_len, node, adopted, freed, existed, {} if finished else dict(request.slots), copies)
+
+    def _handed_over(self, request: Request, component: Component, given: np.ndarray) -> np.ndarray:
+        """Of the slots given to a commit, those that are the request's own."""
+        if component.copies_on_write:
+            return given
+        return component.handed_over(given, request.committed, request.given_up.get(component.name, 0))
 
     def _rebase(self, request: Request, whole: int, rows: Mapping[str, np.ndarray]) -> None:
         """The request uses the tree's slots for what it has committed, and its own from there on."""

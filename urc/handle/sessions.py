@@ -14,7 +14,7 @@ class SessionCalls(TreeCalls):
 
     def open_session(self) -> int:
         """Opens a session, which refers to nothing yet; CacheFull if `max_sessions` are open."""
-        self._state, out = compiled.open_session(self._donate())
+        (out,) = self._call(compiled.open_session)
         status, index, generation = np.asarray(out).tolist()
         if status != Status.OK:
             raise CacheFull(f"{self.config.max_sessions} sessions are open (max_sessions): close one")
@@ -26,7 +26,7 @@ class SessionCalls(TreeCalls):
         False, and no effect, if the session has been closed.
         """
         numbers = [*self._session(session), *self._node(node)]
-        self._state, status = compiled.advance_session(self._donate(), np.array(numbers, np.int32))
+        (status,) = self._call(compiled.advance_session, np.array(numbers, np.int32))
         if (code := int(np.asarray(status))) == Status.STALE_NODE:
             raise InvalidInput(f"node {node} has left the tree: match again")
         return code == Status.OK
@@ -34,13 +34,13 @@ class SessionCalls(TreeCalls):
     def recede_session(self, session: int, length: int) -> bool:
         """The session goes back to the last node of its path that ends at `length` tokens or before; else as above."""
         numbers = [*self._session(session), count("length", length)]
-        self._state, status = compiled.recede_session(self._donate(), np.array(numbers, np.int32))
+        (status,) = self._call(compiled.recede_session, np.array(numbers, np.int32))
         return int(np.asarray(status)) == Status.OK
 
     def close_session(self, session: int) -> bool:
         """The session refers to nothing any more. False if it has been closed before."""
         numbers = np.array(self._session(session), np.int32)
-        self._state, status = compiled.close_session(self._donate(), numbers)
+        (status,) = self._call(compiled.close_session, numbers)
         return int(np.asarray(status)) == Status.OK
 
     def _session(self, session: int) -> tuple[int, int]:

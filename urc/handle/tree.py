@@ -1,9 +1,8 @@
 """Calls that find, change and protect what is in the tree."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from urc import compiled
@@ -11,6 +10,7 @@ from urc.arguments import (
     MAX_INT32,
     Namespace,
     Tokens,
+    batch_width,
     by_name,
     count,
     integers,
@@ -21,7 +21,19 @@ from urc.arguments import (
 )
 from urc.errors import CacheFull, InvalidInput, InvariantError, Status, Stop
 from urc.handle.owner import Hold, StateOwner
+from urc.program import Program
 from urc.results import EvictResult, InsertResult, MatchResult, Receipt, node_handle
+
+_STOPS = tuple(Stop)
+
+
+class Entry(NamedTuple):
+    """An insert to be made: its key, slots given and of these handed over, by component, and numbers as compiled."""
+
+    key: np.ndarray
+    given: dict[str, np.ndarray]
+    handed: dict[str, np.ndarray]
+    numbers: list[int]
 
 
 class TreeCalls(StateOwner):
@@ -32,33 +44,42 @@ class TreeCalls(StateOwner):
 
         `slots[name]` are those that such a request reads, i32, in order: see `MatchResult`.
         """
-        key, space = tokens_of(tokens, self.config.max_key_len), self._namespaces.number(namespace, new=False)
-        found = compiled.match_prefix(self._donate(), *padded_key(key, space, self.config.page_size))
-        self._state, numbers, slots = found
-        return self._match_result(np.asarray(numbers).tolist(), slots)
+        return self._matched(compiled.match_prefix, tokens, namespace)
 
     def match_prefixes(
         self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None = None
     ) -> list[MatchResult]:
         """`match_prefix` of each key in order, in one call."""
-        count, batch = self._batch(keys, namespaces)
-        if not count:
-            return []
-        self._state, numbers, slots = compiled.match_prefixes(self._donate(), *batch)
-        return self._match_results(count, numbers, slots)
+        return self._matched_all(compiled.match_prefixes, keys, namespaces)
 
     def probe(self, tokens: Tokens, namespace: Namespace = None) -> MatchResult:
         """`match_prefix` without any side effect; `node` is the one in which the prefix ends."""
+        return self._matched(compiled.probe, tokens, namespace)
+
+    def _matched(self, program: Program, tokens: Tokens, namespace: Namespace) -> MatchResult:
         key, space = tokens_of(tokens, self.config.max_key_len), self._namespaces.number(namespace, new=False)
-        numbers, slots = compiled.probe(self._current(), *padded_key(key, space, self.config.page_size))
-        return self._match_result(np.asarray(numbers).tolist(), slots)
+        padded = padded_key(key, len(key), space, page_size=self.config.page_size)
+        (out,) = self._call(program, padded)
+        out, slots, at = np.asarray(out), [], 0
+        for component in self.config.components:
+            slots.append(out[at : at + max(component.counts(len(padded), len(padded)))])
+            at += len(slots[-1])
+        return self._match_result(out[at:].tolist(), slots)
 
     def probes(self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None = None) -> list[MatchResult]:
         """`probe` of each key, in one call."""
-        count, batch = self._batch(keys, namespaces)
-        if not count:
+        return self._matched_all(compiled.probes, keys, namespaces)
+
+    def _matched_all(
+        self, program: Program, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None
+    ) -> list[MatchResult]:
+        rows, batch = self._batch(keys, namespaces)
+        if not rows:
             return []
-        return self._match_results(count, *compiled.probes(self._current(), *batch))
+        *slots, numbers = (np.asarray(array) for array in self._call(program, batch))
+        return [
+            self._match_result(row, each) for row, *each in zip(numbers[: len(rows)].tolist(), *slots, strict=False)
+        ]
 
     def alloc(self, name: str, n: int) -> np.ndarray | None:
         """`n` free slots of a component's pool (i32[n]) for the caller to hold, or None if fewer are free."""
@@ -66,7 +87,7 @@ class TreeCalls(StateOwner):
         wanted = count("n", n)
         if wanted > self.config.pool_room(name):
             return None
-        self._state, slots, status = compiled.alloc(self._donate(), name, np.int32(wanted), width=width(wanted))
+        slots, status = self._call(compiled.alloc, np.int32(wanted), name=name, width=width(wanted))
         if int(np.asarray(status)) != Status.OK:  # comparing the array itself would dispatch a program
             return None
         taken = np.array(np.asarray(slots)[:wanted])
@@ -80,7 +101,7 @@ class TreeCalls(StateOwner):
         self._ledgers[name].demand_held(held)
         padded = np.full(width(len(held)), -1, np.int32)
         padded[: len(held)] = held
-        self._state = compiled.free(self._donate(), name, padded, np.int32(len(held)))
+        self._call(compiled.free, padded, np.int32(len(held)), name=name)
         self._ledgers[name].give(held)
 
     def insert(
@@ -109,14 +130,35 @@ class TreeCalls(StateOwner):
             cache's own pool, or, where the caller owns it, for the caller to take back.
 
         """
+        entry = self._entry(tokens, slots, namespace, prev_prefix_len, inserted_len, evicted_len or {}, priority)
+        for name, handed in entry.handed.items():
+            self._ledgers[name].demand_held(handed)
+        padded = padded_key(entry.key, page_size=self.config.page_size)
+        numbers, buffers = np.array(entry.numbers, np.int32), self._buffers(entry.given, len(padded))
+        (out,) = self._call(compiled.insert, numbers, padded, *buffers)
+        status, prefix_len, index, generation, *each = np.asarray(out).tolist()
+        self._demand_fits(status, entry.numbers[2], prefix_len)
+        return self._insert_result(entry.handed, prefix_len, node_handle(index, generation), each)
+
+    def _entry(
+        self,
+        tokens: Tokens,
+        slots: Mapping[str, Sequence[int] | np.ndarray],
+        namespace: Namespace,
+        prev_prefix_len: int,
+        inserted_len: int,
+        evicted_len: Mapping[str, int],
+        priority: int,
+    ) -> Entry:
+        """What goes into an insert, checked but for who holds the slots."""
         config = self.config
-        key, space = tokens_of(tokens, self.config.max_key_len), self._namespaces.number(namespace)
+        key, space = tokens_of(tokens, config.max_key_len), self._namespaces.number(namespace)
         whole = len(key) // config.page_size * config.page_size
         prev = count("prev_prefix_len", prev_prefix_len)
         if prev > whole:
             raise InvalidInput(f"prev_prefix_len is {prev}, but the key has {whole} tokens in whole pages")
         by_name("slots", slots, self._names)
-        evicted = self._evicted_len(evicted_len or {})
+        evicted = self._evicted_len(evicted_len)
         options = [prev, count("inserted_len", inserted_len), count("priority", priority, -MAX_INT32 - 1)]
         given, handed = {}, {}
         for component in config.components:
@@ -130,23 +172,16 @@ class TreeCalls(StateOwner):
                     f"in whole pages: it takes {' or '.join(map(str, sorted(set(counts))))}"
                 )
             handed[name] = component.handed_over(given[name], prev, evicted[name])
-            self._ledgers[name].demand_held(handed[name])
-        padded, where = padded_key(key, space, config.page_size)
-        buffers = self._buffers(given, len(padded))
         lengths = [*(len(given[n]) for n in self._names), *(evicted[n] for n in self._names)]
-        numbers = np.array([*where, *options, self._namespaces.stamp(space), *lengths], np.int32)
-        self._state, out = compiled.insert(self._donate(), padded, buffers, numbers)
-        status, prefix_len, index, generation, *each = np.asarray(out).tolist()
-        self._demand_fits(status, prev, prefix_len)
-        return self._insert_result(handed, prefix_len, node_handle(index, generation), each)
+        return Entry(key, given, handed, [len(key), space, *options, self._namespaces.stamp(space), *lengths])
 
-    def _buffers(self, slots: Mapping[str, np.ndarray], key_width: int) -> dict[str, np.ndarray]:
+    def _buffers(self, slots: Mapping[str, np.ndarray], key_width: int) -> list[np.ndarray]:
         """Slots padded to the widths that go with a key's: one shape, however many there are."""
-        buffers = {}
+        buffers = []
         for component in self.config.components:
             held, most = slots[component.name], max(component.counts(key_width, key_width))
-            buffers[component.name] = np.full(width(max(len(held), most)), -1, np.int32)
-            buffers[component.name][: len(held)] = held
+            buffers.append(np.full(width(max(len(held), most)), -1, np.int32))
+            buffers[-1][: len(held)] = held
         return buffers
 
     def evict(self, targets: Mapping[str, int]) -> EvictResult:
@@ -156,7 +191,7 @@ class TreeCalls(StateOwner):
         """
         by_name("targets", targets, self._names)
         wanted = [count(f"targets[{name!r}]", targets.get(name, 0)) for name in self._names]
-        self._state, out = compiled.evict(self._donate(), np.array(wanted, np.int32))
+        (out,) = self._call(compiled.evict, np.array(wanted, np.int32))
         runs = np.asarray(out).tolist()
         freed = {name: self._freed(name, runs[2 * j], runs[2 * j + 1]) for j, name in enumerate(self._names)}
         for name, slots in freed.items():
@@ -166,7 +201,7 @@ class TreeCalls(StateOwner):
     def lock(self, node: int) -> Receipt:
         """Protects what a request reads that resumes at `node`, until `unlock` of the receipt."""
         index, generation = self._node(node)
-        self._state, out = compiled.lock(self._donate(), np.array([index, generation], np.int32))
+        (out,) = self._call(compiled.lock, np.array([index, generation], np.int32))
         status, end, *since = np.asarray(out).tolist()
         if status != Status.OK:
             raise InvalidInput(f"node {node} has left the tree: match again")
@@ -188,7 +223,7 @@ class TreeCalls(StateOwner):
             raise InvalidInput(f"{name!r} of this receipt was given back before")
         since = hold.since
         if receipt.end:  # at the root nothing is held
-            self._state, out = compiled.release_early(self._donate(), self._numbers(hold), name=name)
+            (out,) = self._call(compiled.release_early, self._numbers(hold), name=name)
             status, _, *since = np.asarray(out).tolist()
             if status != Status.OK:
                 raise InvariantError(f"a live receipt could not be released: {Status(status).name}")
@@ -199,7 +234,7 @@ class TreeCalls(StateOwner):
         """Releases exactly what the lock took and still holds."""
         self._demand_callers(receipt)
         numbers = self._numbers(self._hold(receipt))
-        self._state, status = compiled.unlock(self._donate(), numbers)
+        (status,) = self._call(compiled.unlock, numbers)
         if (code := int(np.asarray(status))) != Status.OK:
             raise InvariantError(f"a live receipt could not be released: {Status(code).name}")
         del self._holds[receipt.serial]
@@ -230,21 +265,34 @@ class TreeCalls(StateOwner):
         return np.array([*self._node(hold.receipt.node), hold.receipt.end, *hold.since], np.int32)
 
     def _batch(
-        self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None
-    ) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
-        """The number of keys; the keys padded to one shape, and (length, namespace) of each."""
+        self,
+        keys: Sequence[Tokens],
+        namespaces: Sequence[Namespace] | None,
+        *numbers: int,
+        like: Sequence[np.ndarray] = (),
+    ) -> tuple[list[np.ndarray], np.ndarray]:
+        """The keys; and as rows of one array, padded, each with (numbers.., length, namespace) at its end.
+
+        With room for keys `like` these.
+        """
         rows = [tokens_of(tokens, self.config.max_key_len) for tokens in sequence("keys", keys)]
         spaces = [None] * len(rows) if namespaces is None else sequence("namespaces", namespaces)
         if len(spaces) != len(rows):
             raise InvalidInput(f"{len(rows)} keys need as many namespaces, got {len(spaces)}")
         ids = [self._namespaces.number(space, new=False) for space in spaces]
-        columns = width(max([len(key) for key in rows] + [self.config.page_size]))
-        batch = 1 << max(len(rows) - 1, 0).bit_length()
-        padded, where = np.full((batch, columns), -1, np.int32), np.zeros((batch, 2), np.int32)
-        for i, (key, space) in enumerate(zip(rows, ids, strict=True)):
-            padded[i, : len(key)] = key
-            where[i] = len(key), space
-        return len(rows), (padded, where)
+        batch, columns = self._shape(rows, like)
+        padded = np.empty((batch, columns + len(numbers) + 2), np.int32)
+        padded[len(rows) :] = 0
+        for row, key, space in zip(padded, rows, ids, strict=False):
+            row[: len(key)] = key
+            row[len(key) :] = -1
+            row[-2 - len(numbers) :] = *numbers, len(key), space
+        return rows, padded
+
+    def _shape(self, keys: Sequence[np.ndarray], like: Sequence[np.ndarray]) -> tuple[int, int]:
+        """(rows, columns) for keys side by side, or for keys `like` these."""
+        longest = max([*map(len, keys), *map(len, like), self.config.page_size])
+        return batch_width(max(len(keys), len(like))), width(longest)
 
     def _evicted_len(self, evicted_len: Mapping[str, int]) -> dict[str, int]:
         by_name("evicted_len", evicted_len, self._names)
@@ -277,26 +325,10 @@ class TreeCalls(StateOwner):
             existed[name] = bool(had)
         return InsertResult(prefix_len, node, adopted, freed, existed)
 
-    def _match_result(self, numbers: Sequence[int], slots: Mapping[str, Any]) -> MatchResult:
+    def _match_result(self, numbers: Sequence[int], slots: Sequence[np.ndarray]) -> MatchResult:
+        """`numbers`: as compiled functions return them; `slots`: in the components' order, each its whole row."""
         index, generation, device_len, full_len, branching_len, stop, *hits = numbers
-        held = {
-            component.name: np.array(component.matched(np.asarray(slots[component.name]), device_len))
-            for component in self.config.components
-        }
+        held = {c.name: c.matched(row, device_len) for c, row in zip(self.config.components, slots, strict=True)}
         node = node_handle(index, generation)
-        return MatchResult(
-            device_len=device_len,
-            node=node,
-            slots=held,
-            host_len=0,
-            best_node=node,
-            full_len=full_len,
-            hits=dict(zip(self._names, hits, strict=True)),
-            branching_len=branching_len,
-            stop=Stop(stop),
-        )
-
-    def _match_results(self, count: int, numbers: jax.Array, slots: dict[str, jax.Array]) -> list[MatchResult]:
-        rows = np.asarray(numbers)[:count].tolist()
-        arrays = {name: np.asarray(array) for name, array in slots.items()}
-        return [self._match_result(row, {n: a[i] for n, a in arrays.items()}) for i, row in enumerate(rows)]
+        hit = dict(zip(self._names, hits, strict=True))
+        return MatchResult(device_len, node, held, 0, node, full_len, hit, branching_len, _STOPS[stop])

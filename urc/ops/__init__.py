@@ -10,7 +10,7 @@ from urc.ops.evict import Evicted, evict
 from urc.ops.insert import Inserted, insert, inserts
 from urc.ops.lock import Receipt, lock, release_early, unlock
 from urc.ops.match import Match, match_prefix, match_prefixes, probe, probes
-from urc.ops.request import Begun, Committed, begin, begins, commit, reserve
+from urc.ops.request import Begun, Committed, admits, begin, begins, commit, reserve
 from urc.ops.session import SessionRef, advance_session, close_session, open_session, recede_session
 from urc.ops.slots import alloc, free, freed_slots
 from urc.ops.split import split
@@ -23,6 +23,7 @@ __all__ = [
     "Match",
     "Receipt",
     "SessionRef",
+    "admits",
     "advance_session",
     "alloc",
     "begin",

@@ -58,10 +58,9 @@ def remove_leaf(state: CacheState, node: jax.Array) -> tuple[CacheState, jax.Arr
     head = jnp.where(applies & (before < 0), row["next"], plan["head"])
     nodes = state.nodes.set(jnp.where(applies, before, NULL), next=row["next"])
     nodes = nodes.set(parent, children=plan["parent_row"]["children"] - 1)
-    nothing = {component.column("session"): 0 for component in state.config.components}
-    nodes = nodes.set(
-        node, parent=NULL, length=0, next=scalars["free_head"], generation=next_generation(row["generation"]), **nothing
-    )
+    gone = {"parent": NULL, "length": 0, "next": scalars["free_head"], "generation": next_generation(row["generation"])}
+    gone |= {component.column("session"): 0 for component in state.config.components}
+    nodes = nodes.put(node, row | gone)
     state = state.replace(nodes=nodes, heads=state.heads.at[bucket].set(head), sessions=sessions)
     state = state.with_scalars(
         free_head=jnp.where(applies, node, scalars["free_head"]),

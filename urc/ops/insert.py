@@ -123,7 +123,7 @@ def insert(
     def look(state: CacheState) -> dict[str, Any]:
         scalars = state.scalars.get(0)
         free = scalars["free_head"]
-        edge = children.page_hash(parent, namespace, lax.dynamic_slice(key, (prefix_len,), (config.page_size,)))
+        edge = children.edge_hash(parent, namespace, key, prefix_len, config.page_size)
         return {
             "scalars": scalars,
             "parent_row": state.nodes.get(parent),

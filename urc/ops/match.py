@@ -182,7 +182,6 @@ def probe(state: CacheState, key: jax.Array, length: jax.Array, *, namespace: ja
 
 def probes(state: CacheState, keys: jax.Array, lengths: jax.Array, *, namespaces: jax.Array | int = 0) -> Match:
     """`probe` of B keys (i32[B, K], i32[B], i32[B]), walked side by side; every result field [B, ...]."""
-
     namespaces = jnp.broadcast_to(jnp.asarray(namespaces, jnp.int32), lengths.shape)
 
     def in_turn(state: CacheState) -> Match:

@@ -142,6 +142,57 @@ def begins(
     return lax.scan(step, state, (keys, lengths, namespaces))
 
 
+def admits(
+    state: CacheState,
+    keys: jax.Array,
+    lengths: jax.Array,
+    *,
+    more: jax.Array | int = 0,
+    namespaces: jax.Array | int = 0,
+    width: int,
+) -> tuple[CacheState, Begun, dict[str, jax.Array]]:
+    """`begins`, and then for each request in order slots for all tokens that it has not matched and `more` of them.
+
+    What they are short of is evicted; what any of them has matched is locked by then. A request for which not enough
+    can be freed has not begun: its `status` is POOL_EMPTY, and it holds nothing.
+
+    Args:
+        state: the cache, all pools its own.
+        keys: i32[B, K].
+        lengths: i32[B], tokens; negative: no request.
+        more: i32[B] or i32[], tokens.
+        namespaces: i32[B] or i32[].
+        width: entries of each row of slots (static), at least as many as a request needs.
+
+    Returns:
+        The state, what began, and per component the slots i32[B, width], NULL behind them; none of a component that
+        copies on write.
+
+    """
+    config, lengths = state.config, jnp.asarray(lengths, jnp.int32)
+    state, begun = begins(state, keys, lengths, namespaces=namespaces)
+    rest = [component for component in config.components if not component.copies_on_write]
+    ends = lengths + jnp.asarray(more, jnp.int32)
+
+    def step(
+        state: CacheState, each: tuple[Begun, jax.Array]
+    ) -> tuple[CacheState, tuple[jax.Array, dict[str, jax.Array], Evicted]]:
+        one, end = each
+        begins = one.status == Status.OK
+        counts = {c.name: jnp.where(begins, c.needed(one.match.device_len, end), 0) for c in rest}
+        state, slots, evicted, status = reserve(state, counts, widths=dict.fromkeys(counts, width))
+        fails = begins & (status != Status.OK)
+        for name, slot in one.own.items():
+            state = free(state, name, slot[None], fails.astype(jnp.int32))
+        node = one.receipt.node
+        undone = one.receipt.replace(node=node.replace(index=jnp.where(fails, node.index, NULL)))
+        state, _ = unlock(state, undone)
+        return state, (jnp.where(fails, Status.POOL_EMPTY, one.status).astype(jnp.int32), slots, evicted)
+
+    state, (status, slots, evicted) = lax.scan(step, state, (begun, ends))
+    return state, begun.replace(status=status, evicted=evicted), slots
+
+
 def _surely_fits(state: CacheState, length: jax.Array, options: dict[str, Any]) -> jax.Array:
     """bool[]: the insert cannot be refused for want of room; so what is evicted before it is not evicted in vain."""
     scalars = state.scalars.get(0)

@@ -38,8 +38,8 @@ def cut_node(state: CacheState, node: jax.Array, cut: jax.Array) -> tuple[CacheS
 
     def read(state: CacheState) -> dict[str, jax.Array | Row]:
         row, scalars = state.nodes.get(node), state.scalars.get(0)
-        first_page = lax.dynamic_slice(state.tokens, (row["start"] + cut,), (page,))
-        edge = children.page_hash(scalars["free_head"], row["namespace"], first_page)
+        at = row["start"] + cut
+        edge = children.edge_hash(scalars["free_head"], row["namespace"], state.tokens, at, page)
         return {
             "row": row,
             "scalars": scalars,

@@ -112,7 +112,7 @@ def walk(
 
     def child_slot(node: jax.Array, pos: jax.Array) -> tuple[jax.Array, jax.Array]:
         """(hash of the edge by which `node` would go on at `pos`, first row of its bucket)."""
-        edge = children.page_hash(node, namespace, lax.dynamic_slice(key, (pos,), (page,)))
+        edge = children.edge_hash(node, namespace, key, pos, page)
         first = heads[children.bucket_of(heads, edge)]
         return edge, jnp.where(pos < length, first, NULL)
 

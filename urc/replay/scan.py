@@ -162,7 +162,7 @@ def _grow(state: CacheState, found: Found, key: jax.Array, made: jax.Array, now:
 
     def look(state: CacheState) -> dict[str, Any]:
         scalars = state.scalars.get(0)
-        edge = children.page_hash(found.node, zero, lax.dynamic_slice(key, (found.length,), (config.page_size,)))
+        edge = children.edge_hash(found.node, zero, key, found.length, config.page_size)
         return {
             "scalars": scalars,
             "parent": state.nodes.get(found.node),

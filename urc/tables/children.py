@@ -18,27 +18,48 @@ def buckets(rows: int) -> int:
     return 1 << max(3, (2 * rows - 1).bit_length())
 
 
-def _weights(size: int) -> np.ndarray:
-    """Odd multipliers u32[size], one for each place of a page (a splitmix64 sequence, high words)."""
-    x = (np.arange(1, size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)).astype(np.uint64)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (x >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
+def _summed(words: jax.Array, places: jax.Array | np.ndarray) -> jax.Array:
+    """Tokens (i32[n]), each mixed with an odd multiplier of its place in the page (u32[n]), added up (u32[])."""
+    weights = (places + np.uint32(1)) * np.uint32(0x9E3779B1)
+    weights = (weights ^ (weights >> 15)) * np.uint32(0x85EBCA6B) | np.uint32(1)
+    words = words.astype(jnp.uint32)
+    words = (words ^ (words >> 15)) * weights
+    return jnp.sum(words ^ (words >> 13), dtype=jnp.uint32)
 
 
-def page_hash(parent: jax.Array, namespace: jax.Array, page: jax.Array) -> jax.Array:
-    """Hash (i32[]) of the edge that leaves `parent` with `page` (i32[page_size]) in `namespace`."""
-    words = page.astype(jnp.uint32)
-    words = (words ^ (words >> 15)) * _weights(page.shape[0])
-    h = jnp.sum(words ^ (words >> 13), dtype=jnp.uint32)
+def mixed(parent: jax.Array, namespace: jax.Array, page: jax.Array) -> jax.Array:
+    """Hash (i32[]) of an edge out of the sum (u32[]) of its page."""
     h = (
-        h
+        page
         ^ (parent.astype(jnp.uint32) * jnp.uint32(0x85EBCA6B))
         ^ (namespace.astype(jnp.uint32) * jnp.uint32(0xC2B2AE35))
     )
     h = (h ^ (h >> 16)) * jnp.uint32(0x7FEB352D)
     h = (h ^ (h >> 15)) * jnp.uint32(0x846CA68B)
     return lax.bitcast_convert_type(h ^ (h >> 16), jnp.int32)
+
+
+def page_hash(parent: jax.Array, namespace: jax.Array, page: jax.Array) -> jax.Array:
+    """Hash (i32[]) of the edge that leaves `parent` with `page` (i32[page_size]) in `namespace`."""
+    return mixed(parent, namespace, _summed(page, np.arange(page.shape[0], dtype=np.uint32)))
+
+
+def edge_hash(parent: jax.Array, namespace: jax.Array, tokens: jax.Array, at: jax.Array, page_size: int) -> jax.Array:
+    """`page_hash` of the page at tokens[at : at+page_size], on a CPU read token by token (see `packed.STEP`)."""
+
+    def whole(tokens: jax.Array, at: jax.Array) -> jax.Array:
+        return _summed(lax.dynamic_slice(tokens, (at,), (page_size,)), np.arange(page_size, dtype=np.uint32))
+
+    def in_steps(tokens: jax.Array, at: jax.Array) -> jax.Array:
+        def step(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            place, total = carry
+            word = lax.dynamic_slice(tokens, (at + place.astype(jnp.int32),), (1,))
+            return place + 1, total + _summed(word, place)
+
+        return lax.while_loop(lambda carry: carry[0] < page_size, step, (jnp.uint32(0), jnp.uint32(0)))[1]
+
+    small = whole if page_size <= 4 else in_steps
+    return mixed(parent, namespace, lax.platform_dependent(tokens, at, cpu=small, default=whole))
 
 
 def bucket_of(heads: jax.Array, edge_hash: jax.Array) -> jax.Array:

@@ -17,7 +17,7 @@ CHUNK = 256
 """Arrays that hold runs are this much longer, so that a chunk may be read or written at any place of a run; the step of
 a loop over a run on accelerators, where an iteration is dear."""
 
-STEP = 32
+STEP = 16
 """The step of a loop over a run on a CPU, where XLA makes one kernel of a loop that touches less than a kilobyte in an
 iteration, and starts one or more kernels in every iteration of any other."""
 
@@ -152,6 +152,8 @@ def _write_run(
     `length` is at most `most`.
     """
     size = min(STEP, most)
+    if not size:
+        return dst
 
     def in_steps(dst: jax.Array, at: jax.Array, length: jax.Array) -> jax.Array:
         def step(n: int) -> Callable[[tuple[jax.Array, jax.Array]], tuple[jax.Array, jax.Array]]:

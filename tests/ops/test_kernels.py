@@ -1,0 +1,67 @@
+"""What XLA runs for one call on a CPU: loops of one kernel each, counted in the compiled text."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import urc
+from urc import compiled
+from urc import state as states
+from urc.program import StateArrays
+
+KINDS = {
+    "full": (urc.Full(),),
+    "full, swa": (urc.Full(), urc.SWA(window=128)),
+    "full, mamba": (urc.Full(), urc.Mamba()),
+    "full, swa, mamba": (urc.Full(), urc.SWA(window=128), urc.Mamba()),
+}
+KEY = jax.ShapeDtypeStruct((2050,), np.int32)
+COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
+CALLED = re.compile(r"(?:body|condition|to_apply|branch_computations|true_computation|false_computation)=\{?([^,}]+)")
+
+
+def loops(text: str) -> list[str]:
+    """Loops of a compiled text that run kernels in every iteration, each as its line."""
+    bodies: dict[str, list[str]] = {}
+    name = entry = ""
+    for line in text.splitlines():
+        if head := COMPUTATION.match(line):
+            name = head.group(2)
+            bodies[name] = []
+            entry = name if head.group(1) else entry
+        elif name and " = " in line:
+            bodies[name].append(line.split(", metadata=")[0])
+    found, todo, seen = [], [entry], {entry}
+    while todo:
+        for line in bodies[todo.pop()]:
+            if "xla_cpu_small_call" in line or " fusion(" in line:
+                continue
+            if " while(" in line:
+                found.append(line.strip())
+            if " while(" in line or " call(" in line or " conditional(" in line:
+                names = re.findall(r"%([\w.\-]+)", line.split("(", 1)[1])
+                todo += [name for name in names if name in bodies and name not in seen]
+                seen |= set(names)
+    return found
+
+
+def compiled_text(kinds: tuple, page_size: int, name: str, *given: jax.ShapeDtypeStruct) -> str:
+    config = urc.CacheConfig(
+        components=kinds, page_size=page_size, pools={kind.name: 4096 for kind in kinds}, max_nodes=60_000
+    )
+    arrays = StateArrays(states.init(config))
+    call, _ = getattr(compiled, name).compiled(arrays.tree)
+    return call.lower(*arrays.leaves, *given).compile().as_text()
+
+
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS.keys())
+def test_a_match_is_loops_of_one_kernel(kinds, page_size):
+    text = compiled_text(kinds, page_size, "match_prefix", KEY)
+    if "xla_cpu_small_call" not in text:
+        pytest.skip("this XLA makes no kernels of loops")
+    cut = loops(text)  # runs at most once
+    assert len(cut) <= 1, cut
+    assert loops(compiled_text(kinds, page_size, "probe", KEY)) == []
