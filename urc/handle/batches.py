@@ -68,7 +68,7 @@ class BatchCalls(RequestCalls):
             return Step([], [])
         beginning[len(rows) :, -2] = -1
         room = width(beginning.shape[1] - 3 + more)
-        numbers, done, held = self._stacked([each[1:] for each in commits], 3 + len(self._names) + 3)
+        numbers, done, held = self._stacked([each[1:] for each in commits], 3 + len(self._names) + 3, like=rows)
         before = self._used()
         out = self._call(compiled.step, numbers, done, beginning, *held, width=room)
         finished, *out = (np.asarray(array) for array in out)

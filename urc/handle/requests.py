@@ -142,10 +142,9 @@ class RequestCalls(SessionCalls):
         """Drops a request, running or waiting: its slots come back, and its lock goes."""
         self._live(request, waiting=True)
         own = self._own(request)
-        buffers = []
-        for name in self._names:
-            buffers.append(np.full(width(len(own[name])), -1, np.int32))
-            buffers[-1][: len(own[name])] = own[name]
+        buffers = np.full((len(self._names), width(max(map(len, own.values())))), -1, np.int32)
+        for name, row in zip(self._names, buffers, strict=True):
+            row[: len(own[name])] = own[name]
         counts = [len(own[name]) for name in self._names]
         numbers = np.array([*counts, *self._numbers(self._hold(request.receipt))], np.int32)
         (status,) = self._call(compiled.abort, numbers, *buffers)

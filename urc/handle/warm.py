@@ -18,6 +18,9 @@ from urc.handle.batches import BatchCalls
 LONE = ("match_prefix", "probe", "insert", "alloc", "begin", "extend", "commit_unfinished", "commit_finished", "abort")
 """Calls that are compiled for each length."""
 
+BY_SLOTS = ("alloc", "extend", "abort")
+"""Of these, those that are compiled for numbers of slots, of which there may be any up to a key's length."""
+
 BATCHED = ("step", "match_prefixes", "probes", "begin_all", "insert_all")
 """Calls that are compiled for each length and each number of requests."""
 
@@ -71,7 +74,8 @@ class WarmCalls(BatchCalls):
             if name in BATCHED:
                 tasks += [partial(_batched, name, w, b, more) for w in reversed(widths) for b in reversed(sizes)]
             elif name in LONE:
-                tasks += [partial(_lone, name, w) for w in reversed(widths)]
+                lengths = _upto(max(widths), "", LEAST_WIDTH, width, max(widths)) if name in BY_SLOTS else widths
+                tasks += [partial(_lone, name, w) for w in reversed(lengths)]
             elif name == "lock_all":
                 tasks += [partial(_locks, b) for b in sizes]
             else:
@@ -130,7 +134,8 @@ def _batched(name: str, length: int, size: int, more: int, cache: WarmCalls) -> 
         slots, prefix = [_slots(cache, keys[0])] * size, [_whole(cache, keys[0])] * size
         cache.insert_all(keys, slots, prev_prefix_lens=prefix)
     elif name == "step":
-        for request in cache.step(begin=keys, extend=more).begun:
+        shorter = [key[: max(cache.config.max_key_len - more, 0)] for key in keys]  # a request may be no longer
+        for request in cache.step(begin=shorter, extend=more).begun:
             if request is not None:
                 cache._over(request)
         cache.reset()

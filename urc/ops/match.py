@@ -8,6 +8,7 @@ from jax import lax
 from urc.components.base import Component
 from urc.config import CacheConfig
 from urc.errors import Stop
+from urc.ops import parallel
 from urc.ops.path import NOTHING, refresh_path, stamp, walk_up
 from urc.ops.split import cut_node
 from urc.ops.walk import Walk, front_part, key_length, walk, whole_page
@@ -65,13 +66,12 @@ def _walk(state: CacheState, key: jax.Array, length: jax.Array, namespace: jax.A
 
 
 def _walks(
-    state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array | int
+    state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array
 ) -> tuple[Walk, tuple[jax.Array, ...]]:
     """The walks of B keys side by side, and what each needs to be walked again."""
     lengths = key_length(lengths, keys, state.config)
-    namespaces = jnp.broadcast_to(jnp.asarray(namespaces, jnp.int32), lengths.shape)
-    queries = (jax.vmap(lambda key: whole_page(key, state.config))(keys), lengths, namespaces)
-    return jax.vmap(lambda *query: _walk(state, *query))(*queries), queries
+    found = parallel.walks(state.config, state.nodes, state.heads, state.tokens, keys, lengths, namespaces)
+    return found, (jax.vmap(lambda key: whole_page(key, state.config))(keys), lengths, namespaces)
 
 
 def settle(state: CacheState, found: Walk, width: int) -> tuple[CacheState, Match]:

@@ -29,13 +29,6 @@ class Walk(struct.PyTreeNode):
     stop: jax.Array
 
 
-def padded(key: jax.Array, config: CacheConfig) -> jax.Array:
-    """The key (i32[K]) with room for a page and a chunk to be read at any place of it."""
-    if jnp.ndim(key) != 1:
-        raise ValueError(f"a key is i32[K], got shape {jnp.shape(key)}: use the batched form, or jax.vmap")
-    return jnp.pad(key, (0, max(CHUNK, config.page_size)))
-
-
 def whole_page(key: jax.Array, config: CacheConfig) -> jax.Array:
     """The key (i32[K]), at least a page long."""
     if jnp.ndim(key) != 1:

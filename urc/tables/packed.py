@@ -182,7 +182,7 @@ def run(array: jax.Array, start: jax.Array, n: int) -> jax.Array:
     """array[start : start+n] (i32[n]); what would lie behind the array's end is any value."""
     if n <= STEP:  # of a loop in exact steps: it does not
         return lax.dynamic_slice(array, (start,), (n,))
-    return array[jnp.minimum(start + jnp.arange(n, dtype=jnp.int32), array.shape[0] - 1)]
+    return jnp.asarray(array)[jnp.minimum(start + jnp.arange(n, dtype=jnp.int32), array.shape[0] - 1)]
 
 
 def copy_run(dst: jax.Array, dst_at: jax.Array, src: jax.Array, src_at: jax.Array, length: jax.Array) -> jax.Array:

@@ -1,0 +1,92 @@
+"""What runs on accelerators in place of a CPU's loops, run on a CPU: it has to be the same, bit for bit."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+
+from tests import fuzz
+from tests.pair import Pair, errors
+from tests.setups import SETUPS
+from urc import compiled
+from urc.ops import match
+from urc.program import Program
+from urc.tables.packed import CHUNK, STEP, copy_run, move_run
+
+PROGRAMS = [value for value in vars(compiled).values() if isinstance(value, Program)]
+
+
+@pytest.fixture
+def as_on_an_accelerator(monkeypatch):
+    chosen = []
+
+    def default_of(*operands, default, **others):
+        chosen.append(default)
+        return default(*operands)
+
+    monkeypatch.setattr(lax, "platform_dependent", default_of)
+    for program in PROGRAMS:
+        monkeypatch.setattr(program, "_made", {})
+    return chosen
+
+
+@pytest.mark.parametrize("name", ["p2_tlru_tight_arena", "p1_all_few_nodes"])
+def test_the_handle_is_the_oracle(name, as_on_an_accelerator):
+    setup = SETUPS[name]
+    refused, no_room = errors()
+    pair = Pair(setup, setup.cache(), refused=refused, no_room=no_room)
+    draw = fuzz.Draw(setup, np.random.default_rng(1))
+    steps = iter(draw.step, None)
+    fuzz.play(pair, itertools.islice((step for step in steps if step[0] != "malformed"), 300), every=10)
+    assert as_on_an_accelerator
+
+
+def copied(length: int) -> np.ndarray:
+    src, dst = np.arange(3 * CHUNK, dtype=np.int32), np.full(3 * CHUNK, -1, np.int32)
+    got = jax.jit(lambda *given: copy_run(*given))(dst, 5, src, 7, length)
+    want = dst.copy()
+    want[5 : 5 + max(length, 0)] = src[7 : 7 + max(length, 0)]
+    assert np.array_equal(got, want)
+    moved = jax.jit(lambda *given: move_run(*given))(src, 1, 4, length)
+    want = src.copy()
+    want[1 : 1 + max(length, 0)] = src[4 : 4 + max(length, 0)]
+    assert np.array_equal(moved, want)
+    return np.asarray(got)
+
+
+LENGTHS = [-3, 0, 1, STEP - 1, STEP, STEP + 1, CHUNK - 1, CHUNK, 2 * CHUNK + 9]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_runs_are_copied_in_chunks(length, as_on_an_accelerator):
+    copied(length)
+    assert as_on_an_accelerator
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_runs_are_copied_in_steps(length):
+    copied(length)
+
+
+@pytest.mark.parametrize("name", ["p2_tlru_tight_arena", "p1_all_few_nodes"])
+def test_matches_in_turn_and_side_by_side_are_the_same(name):
+    setup = SETUPS[name]
+    refused, no_room = errors()
+    pair = Pair(setup, setup.cache(), refused=refused, no_room=no_room)
+    draw = fuzz.Draw(setup, np.random.default_rng(2))
+    steps = iter(draw.step, None)
+    fuzz.play(pair, itertools.islice((step for step in steps if step[0] != "malformed"), 200), every=50)
+    state, rng = pair.cache.state, np.random.default_rng(3)
+    held = [node.prefix + node.key for node in pair.cache.tree() if node.namespace is None and node.key]
+    assert held
+    keys = rng.integers(0, 3, (32, 64)).astype(np.int32)
+    for key, row in zip(itertools.cycle(held), keys, strict=False):
+        shared = rng.integers(0, len(key) + 1)
+        row[:shared] = key[:shared]
+    lengths = rng.integers(0, max(map(len, held)) + 9, 32).astype(np.int32)
+    spaces = (rng.integers(0, 8, 32) == 0).astype(np.int32)
+    ways = [jax.jit(way)(state, keys, lengths, spaces) for way in (match._in_turn, match._side_by_side)]
+    jax.tree.map(np.testing.assert_array_equal, *ways)
+    assert int(ways[0][1].full_len.max()) > 0
