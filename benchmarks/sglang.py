@@ -146,6 +146,7 @@ def parsed() -> argparse.Namespace:
 
 
 def main() -> None:
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # as the guide tells a scheduler to
     arguments = parsed()
     messages = Console(stderr=True)
     try:

@@ -41,6 +41,24 @@ def tokens_of(tokens: Tokens, max_len: int) -> np.ndarray:
     return key
 
 
+def rows_of(keys: Sequence[Tokens], max_len: int) -> list[np.ndarray]:
+    """`tokens_of` each key, but that they are >= 0: see `demand_tokens`."""
+
+    def row(key: Tokens) -> np.ndarray:
+        if isinstance(key, np.ndarray) and key.dtype == np.int32 and key.ndim == 1 and len(key) <= max_len:
+            return key
+        return tokens_of(key, max_len)
+
+    return [row(key) for key in keys]
+
+
+def demand_tokens(padded: np.ndarray, rows: Sequence[np.ndarray]) -> None:
+    """InvalidInput unless all of `rows` are >= 0; `padded` holds them, and nothing below 0 besides."""
+    if padded.size and padded.min() < 0:
+        for row in rows:
+            tokens_of(row, len(row))
+
+
 def by_name(what: str, given: Any, names: tuple[str, ...]) -> None:
     """InvalidInput unless `given` maps only names of components."""
     if not isinstance(given, Mapping) or set(given) - set(names):

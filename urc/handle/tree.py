@@ -13,8 +13,10 @@ from urc.arguments import (
     batch_width,
     by_name,
     count,
+    demand_tokens,
     integers,
     padded_key,
+    rows_of,
     sequence,
     tokens_of,
     width,
@@ -275,18 +277,19 @@ class TreeCalls(StateOwner):
 
         With room for keys `like` these.
         """
-        rows = [tokens_of(tokens, self.config.max_key_len) for tokens in sequence("keys", keys)]
+        rows = rows_of(sequence("keys", keys), self.config.max_key_len)
         spaces = [None] * len(rows) if namespaces is None else sequence("namespaces", namespaces)
         if len(spaces) != len(rows):
             raise InvalidInput(f"{len(rows)} keys need as many namespaces, got {len(spaces)}")
-        ids = [self._namespaces.number(space, new=False) for space in spaces]
         batch, columns = self._shape(rows, like)
-        padded = np.empty((batch, columns + len(numbers) + 2), np.int32)
-        padded[len(rows) :] = 0
-        for row, key, space in zip(padded, rows, ids, strict=False):
+        padded = np.zeros((batch, columns + len(numbers) + 2), np.int32)
+        for row, key in zip(padded, rows, strict=False):
             row[: len(key)] = key
-            row[len(key) :] = -1
-            row[-2 - len(numbers) :] = *numbers, len(key), space
+        demand_tokens(padded, rows)
+        padded[: len(rows), columns : columns + len(numbers)] = numbers
+        padded[: len(rows), -2] = [len(key) for key in rows]
+        if namespaces is not None:
+            padded[: len(rows), -1] = [self._namespaces.number(space, new=False) for space in spaces]
         return rows, padded
 
     def _shape(self, keys: Sequence[np.ndarray], like: Sequence[np.ndarray]) -> tuple[int, int]:
@@ -328,7 +331,9 @@ class TreeCalls(StateOwner):
     def _match_result(self, numbers: Sequence[int], slots: Sequence[np.ndarray]) -> MatchResult:
         """`numbers`: as compiled functions return them; `slots`: in the components' order, each its whole row."""
         index, generation, device_len, full_len, branching_len, stop, *hits = numbers
-        held = {c.name: c.matched(row, device_len) for c, row in zip(self.config.components, slots, strict=True)}
+        held = {}
+        for component, row in zip(self.config.components, slots, strict=True):
+            held[component.name] = component.matched(row, device_len)
         node = node_handle(index, generation)
         hit = dict(zip(self._names, hits, strict=True))
         return MatchResult(device_len, node, held, 0, node, full_len, hit, branching_len, _STOPS[stop])
