@@ -32,7 +32,7 @@ def as_on_an_accelerator(monkeypatch):
     return chosen
 
 
-@pytest.mark.parametrize("name", ["p2_tlru_tight_arena", "p1_all_few_nodes"])
+@pytest.mark.parametrize("name", [pytest.param("p2_tlru_tight_arena", marks=pytest.mark.slow), "p1_all_few_nodes"])
 def test_the_handle_is_the_oracle(name, as_on_an_accelerator):
     setup = SETUPS[name]
     refused, no_room = errors()
@@ -70,7 +70,7 @@ def test_runs_are_copied_in_steps(length):
     copied(length)
 
 
-@pytest.mark.parametrize("name", ["p2_tlru_tight_arena", "p1_all_few_nodes"])
+@pytest.mark.parametrize("name", [pytest.param("p2_tlru_tight_arena", marks=pytest.mark.slow), "p1_all_few_nodes"])
 def test_matches_in_turn_and_side_by_side_are_the_same(name):
     setup = SETUPS[name]
     refused, no_room = errors()

@@ -19,6 +19,7 @@ KINDS = {
     "full, mamba": (1, (urc.Full(), urc.Mamba())),
     "full, swa, mamba": (4, (urc.Full(), urc.SWA(window=4), urc.Mamba(max_states_per_path=2))),
 }
+SOME = [kind if kind in ("full", "full, swa, mamba") else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
 SLOTS = {"full": 40, "swa": 32, "mamba": 6}
 WINDOW = {"full, swa": 3, "full, swa, mamba": 4}
 NODES = {1: 7, 4: 4}  # by page size; the root comes on top
@@ -49,7 +50,7 @@ def both(kind: str) -> tuple[urc.UnifiedRadixCache, urc.UnifiedRadixCache]:
     return pair
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=SOME)
 def pair(request):
     return both(request.param)
 
@@ -328,7 +329,7 @@ class Stepper(Engine):
                 self.start(request, prompt)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME)
 def test_what_a_request_reads_is_what_it_would_have_computed(kind):
     cache = both(kind)[0]
     engine, random, slides = Stepper(cache, WINDOW.get(kind)), Random(3), kind == "full, swa"
