@@ -86,11 +86,6 @@ def common_prefix(tokens: jax.Array, start: jax.Array, key: jax.Array, pos: jax.
     return lax.platform_dependent(limit, cpu=in_steps, default=in_chunks)
 
 
-def hit_of(name: str) -> str:
-    """The column of a walk that says how far a component alone could resume."""
-    return f"{name}.hit"
-
-
 def walk(
     config: CacheConfig,
     nodes: Table,
