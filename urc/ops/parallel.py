@@ -34,11 +34,6 @@ def _hit_of(name: str) -> str:
     return f"{name}.hit"
 
 
-def hit_of(name: str) -> str:
-    """The column of a walk that says how far a component alone could resume."""
-    return f"{name}.hit"
-
-
 class Query(struct.PyTreeNode):
     """One key. Under vmap, a batch of them."""
 
