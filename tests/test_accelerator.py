@@ -32,14 +32,19 @@ def as_on_an_accelerator(monkeypatch):
     return chosen
 
 
-@pytest.mark.parametrize("name", [pytest.param("p2_tlru_tight_arena", marks=pytest.mark.slow), "p1_all_few_nodes"])
-def test_the_handle_is_the_oracle(name, as_on_an_accelerator):
+def played(name: str, *, seed: int, steps: int, every: int) -> Pair:
+    """The handle beside the oracle, after so many random steps."""
     setup = SETUPS[name]
     refused, no_room = errors()
     pair = Pair(setup, setup.cache(), refused=refused, no_room=no_room)
-    draw = fuzz.Draw(setup, np.random.default_rng(1))
-    steps = iter(draw.step, None)
-    fuzz.play(pair, itertools.islice((step for step in steps if step[0] != "malformed"), 300), every=10)
+    drawn = (step for step in iter(fuzz.Draw(setup, np.random.default_rng(seed)).step, None) if step[0] != "malformed")
+    fuzz.play(pair, itertools.islice(drawn, steps), every=every)
+    return pair
+
+
+@pytest.mark.parametrize("name", [pytest.param("p2_tlru_tight_arena", marks=pytest.mark.slow), "p1_all_few_nodes"])
+def test_the_handle_is_the_oracle(name, as_on_an_accelerator):
+    played(name, seed=1, steps=300, every=10)
     assert as_on_an_accelerator
 
 
@@ -72,12 +77,7 @@ def test_runs_are_copied_in_steps(length):
 
 @pytest.mark.parametrize("name", [pytest.param("p2_tlru_tight_arena", marks=pytest.mark.slow), "p1_all_few_nodes"])
 def test_matches_in_turn_and_side_by_side_are_the_same(name):
-    setup = SETUPS[name]
-    refused, no_room = errors()
-    pair = Pair(setup, setup.cache(), refused=refused, no_room=no_room)
-    draw = fuzz.Draw(setup, np.random.default_rng(2))
-    steps = iter(draw.step, None)
-    fuzz.play(pair, itertools.islice((step for step in steps if step[0] != "malformed"), 200), every=50)
+    pair = played(name, seed=2, steps=200, every=50)
     state, rng = pair.cache.state, np.random.default_rng(3)
     held = [node.prefix + node.key for node in pair.cache.tree() if node.namespace is None and node.key]
     assert held

@@ -40,17 +40,19 @@ def test_after_it_no_call_compiles(compiled_programs):
     cache = cache_of(17)  # equal configurations share programs
     compiled_programs.clear()
     rng = np.random.default_rng(0)
-    keys = [rng.integers(0, 2, n).astype(np.int32) for n in (130, 200, 251)]
+    keys = [rng.integers(0, 2, n).astype(np.int32) for n in (132, 200, 248)]
     for key in keys:
         cache.probe(key)
-        node = cache.match_prefix(key).node
-        cache.unlock(cache.lock(node))
         slots = cache.alloc("full", len(key))
         cache.insert(key, {"full": slots, "swa": (), "mamba": ()})
         request = cache.begin(key)
         assert cache.extend(request, len(key) - request.length)
         cache.commit_unfinished(request, key)
         cache.commit_finished(request, key)
+        receipt = cache.lock(cache.match_prefix(key).node)
+        assert receipt.end == len(key)
+        cache.release_early(receipt, "swa")
+        cache.unlock(receipt)
         request = cache.begin(key[:-1])
         cache.abort(request)
         cache.evict({"full": 10})

@@ -63,3 +63,13 @@ def test_a_match_is_loops_of_one_kernel(kinds, page_size):
     cut = loops(text)  # runs at most once
     assert len(cut) <= 1, cut
     assert loops(compiled_text(kinds, page_size, "probe", KEY)) == []
+
+
+@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS.keys())
+def test_a_lock_is_loops_of_one_kernel(kinds):
+    size = {"lock": 2, "unlock": 3 + len(kinds)}
+    text = {name: compiled_text(kinds, 1, name, jax.ShapeDtypeStruct((n,), np.int32)) for name, n in size.items()}
+    if "xla_cpu_small_call" not in text["lock"]:
+        pytest.skip("this XLA makes no kernels of loops")
+    assert loops(text["lock"]) == []
+    assert len(loops(text["unlock"])) <= (len(kinds) > 1)  # the counts of several kinds on the way up are too much
