@@ -4,6 +4,7 @@ A call costs about a microsecond per array that goes in or comes out. So the sta
 to be taken apart in Python; and only those come back that the transition writes, which are donated: others are read.
 """
 
+import functools
 from collections.abc import Callable
 from threading import Lock
 from typing import Any, cast
@@ -15,6 +16,23 @@ from urc.state import CacheState
 
 Arrays = tuple[jax.Array, ...]
 """Results, in an order that each transition tells."""
+
+
+@functools.cache
+def compiler_options() -> dict[str, Any]:
+    """Arguments of `jax.jit` by which XLA runs a program's kernels one after the other, on a CPU.
+
+    Its default is to hand kernels that do not need each other to a pool of threads, and these are so small that to
+    wake a thread takes longer than all of them. Empty for accelerators, and where XLA or JAX do not know the option.
+    """
+    if jax.default_backend() != "cpu":
+        return {}
+    options = {"compiler_options": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}}
+    try:
+        jax.jit(lambda: 0, **options).lower().compile()
+    except (TypeError, RuntimeError):
+        return {}
+    return options
 
 
 class StateArrays:
@@ -93,7 +111,7 @@ class Program:
             return [*(leaves[i] for i in written), *results]
 
         call.__name__ = self.transition.__name__
-        return jax.jit(call, donate_argnums=written), written
+        return jax.jit(call, donate_argnums=written, **compiler_options()), written
 
 
 def program(*writes: str) -> Callable[[Callable[..., tuple[CacheState, Arrays]]], Program]:

@@ -1,5 +1,6 @@
 """The whole cache as one immutable pytree of fixed-capacity arrays."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -97,8 +98,8 @@ class CacheState(struct.PyTreeNode):
         the next transition overwrites. `values` (i32[]) are >= NULL, so that the scalar `pin` is always 0; XLA cannot
         know that, and every transition reads the scalars first.
         """
-        below = jnp.any(jnp.stack(values) < NULL).astype(jnp.int32)
-        return self.with_scalars(pin=below)
+        below = functools.reduce(jnp.minimum, values) < NULL
+        return self.with_scalars(pin=below.astype(jnp.int32))
 
     def tick(self, advance: jax.Array) -> tuple["CacheState", tuple[jax.Array, jax.Array]]:
         """Advances the clock where `advance` (bool[]); returns the words of now."""
@@ -124,7 +125,9 @@ class CacheState(struct.PyTreeNode):
         """
         config, table = self.config, self.nodes
         listed, last, true = jnp.stack(nodes), len(nodes) - 1, self.true()
-        first = jnp.argmax(listed >= 0).astype(jnp.int32)
+        first = jnp.int32(0)
+        for i in reversed(range(len(nodes))):
+            first = jnp.where(nodes[i] >= 0, i, first)
         orders = self.victims
         for which, component in enumerate(config.components):
             key = key_of(component, config)

@@ -13,7 +13,7 @@ from urc.ops.path import NOTHING, refresh_path, stamp, walk_up
 from urc.ops.split import cut_node
 from urc.ops.walk import Walk, front_part, key_length, walk, whole_page
 from urc.state import CacheState, NodeRef
-from urc.tables.packed import NULL, Row, cells, read_first
+from urc.tables.packed import NULL, Row, cells, on_cpu, read_first
 
 
 class Match(struct.PyTreeNode):
@@ -132,7 +132,7 @@ def match_prefixes(
     node which an earlier match of the batch has split since is walked again. A CPU takes one after the other.
     """
     namespaces = jnp.broadcast_to(jnp.asarray(namespaces, jnp.int32), lengths.shape)
-    return lax.platform_dependent(state, keys, lengths, namespaces, cpu=_in_turn, default=_side_by_side)
+    return on_cpu(_in_turn, _side_by_side, state, keys, lengths, namespaces)
 
 
 def _in_turn(state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array) -> tuple[CacheState, Match]:
@@ -191,5 +191,5 @@ def probes(state: CacheState, keys: jax.Array, lengths: jax.Array, *, namespaces
         found = _walks(state, keys, lengths, namespaces)[0]
         return lax.map(lambda one: _probed(state, one, keys.shape[1]), found)
 
-    read = lambda state: lax.platform_dependent(state, cpu=in_turn, default=side_by_side)
+    read = lambda state: on_cpu(in_turn, side_by_side, state)
     return read_first(state.true(), read, state)

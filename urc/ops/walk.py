@@ -11,7 +11,7 @@ from urc.config import CacheConfig
 from urc.errors import Stop
 from urc.state import ROOT
 from urc.tables import children
-from urc.tables.packed import CHUNK, NULL, STEP, Row, Table, run
+from urc.tables.packed import CHUNK, NULL, STEP, Row, Table, on_cpu, run
 
 
 class Walk(struct.PyTreeNode):
@@ -83,7 +83,7 @@ def common_prefix(tokens: jax.Array, start: jax.Array, key: jax.Array, pos: jax.
         more = lambda c: c[1] & (c[0] < limit)
         return jnp.minimum(lax.while_loop(more, body, (jnp.int32(0), jnp.bool_(True)))[0], limit)
 
-    return lax.platform_dependent(limit, cpu=in_steps, default=in_chunks)
+    return on_cpu(in_steps, in_chunks, limit)
 
 
 def walk(

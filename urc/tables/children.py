@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from urc.tables.packed import NULL, Table
+from urc.tables.packed import NULL, Table, on_cpu
 
 
 def buckets(rows: int) -> int:
@@ -59,7 +59,7 @@ def edge_hash(parent: jax.Array, namespace: jax.Array, tokens: jax.Array, at: ja
         return lax.while_loop(lambda carry: carry[0] < page_size, step, (jnp.uint32(0), jnp.uint32(0)))[1]
 
     small = whole if page_size <= 4 else in_steps
-    return mixed(parent, namespace, lax.platform_dependent(tokens, at, cpu=small, default=whole))
+    return mixed(parent, namespace, on_cpu(small, whole, tokens, at))
 
 
 def bucket_of(heads: jax.Array, edge_hash: jax.Array) -> jax.Array:

@@ -42,7 +42,8 @@ class Row(struct.PyTreeNode):
     def __or__(self, fields: Mapping[str, Any]) -> "Row":
         """The row with other values (i32[...], or scalars) in some columns."""
         # Selects fuse into one kernel; concatenating scalars would need one for each.
-        lane, values = np.arange(len(self.columns)), self.values  # a constant: an iota would be a kernel
+        values = self.values
+        lane = np.arange(len(self.columns), dtype=np.int32)
         for name, value in fields.items():
             new = jnp.asarray(value, jnp.int32)[..., None]
             values = jnp.where(lane == self.columns.index(name), new, values)
@@ -128,6 +129,16 @@ class Table(struct.PyTreeNode):
         return self.replace(data=data)
 
 
+def on_cpu(cpu: Callable[..., Any], default: Callable[..., Any], *operands: Any) -> Any:
+    """`cpu(*operands)` in a program for CPUs, `default(*operands)` in one for accelerators: the same, another way.
+
+    What is traced at a place where there are only CPUs holds one of them; anything else holds both till it is lowered.
+    """
+    if jax.default_backend() == "cpu":
+        return cpu(*operands)
+    return lax.platform_dependent(*operands, cpu=cpu, default=default)
+
+
 def read_first(flag: jax.Array, read: Callable[..., Any], *operands: Any) -> Any:
     """`read(*operands)`, computed before anything that is written to the operands later in the same jit.
 
@@ -175,7 +186,7 @@ def _write_run(
 
         return lax.while_loop(lambda carry: carry[1] < length, body, (dst, jnp.int32(0)))[0]
 
-    return lax.platform_dependent(dst, at, length, cpu=in_steps, default=in_chunks)
+    return on_cpu(in_steps, in_chunks, dst, at, length)
 
 
 def run(array: jax.Array, start: jax.Array, n: int) -> jax.Array:
