@@ -1,5 +1,6 @@
 """Counting who holds the nodes of a path: the requests that lock them, the sessions that refer to them."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -36,8 +37,8 @@ def _count(
     `least`. Returns from where on that is.
     """
     config = state.config
+    kinds = len(config.components)
     node = jnp.where(state.true(), node, NULL)  # so that what is written comes after all that was read before
-    ledgers = {c.name: state.ledger(c, state.scalars.get(0)) for c in config.components}
 
     def visit(row: Row) -> Row:
         for component in config.components:
@@ -46,30 +47,30 @@ def _count(
         return row
 
     def body(carry: tuple) -> tuple:
-        nodes, ledgers, since, at = carry
+        nodes, moved, since, at = carry
         nodes = nodes.put(at, visit(nodes.get(at)))
-        row, counters, froms = nodes.cells(at), {}, {}  # as written: see `walk_up`
-        for component in config.components:
-            name, takes = component.name, held(component, row)
-            turns = takes & (row[component.column(column)] == max(change, 0)) & (column == "lock")
-            moved = jnp.where(turns, component.size(row) * change, 0)
-            counters[name] = ledgers[name] | {
-                "evictable": ledgers[name]["evictable"] - moved,
-                "protected": ledgers[name]["protected"] + moved,
-            }
-            froms[name] = jnp.where(takes, component.held_from(row), since[name])
+        row = nodes.cells(at)  # as written: see `walk_up`
+        sizes, froms = [], []
+        for j, component in enumerate(config.components):
+            takes = held(component, row)
+            turns = takes & (row[component.column(column)] == max(change, 0))
+            sizes.append(jnp.where(turns, component.size(row), 0))
+            froms.append(jnp.where(takes, component.held_from(row), since[j]))
         ends = row["end"] - row["length"] <= least
-        return nodes, counters, froms, jnp.where(ends, NULL, row["parent"])
+        return nodes, moved + jnp.stack(sizes), jnp.stack(froms), jnp.where(ends, NULL, row["parent"])
 
-    nothing = {c.name: jnp.int32(NOTHING) for c in config.components}
-    carry = (state.nodes, ledgers, nothing, node)
-    nodes, ledgers, since, _ = lax.while_loop(lambda carry: carry[3] > 0, body, carry)
-    state = state.replace(nodes=nodes)
+    carry = (state.nodes, jnp.zeros(kinds, jnp.int32), jnp.full(kinds, NOTHING, jnp.int32), node)
+    nodes, moved, froms, _ = lax.while_loop(lambda carry: carry[3] > 0, body, carry)
+    state, since = state.replace(nodes=nodes), {}
+    scalars, counters = state.scalars.get(0), {}
+    for j, component in enumerate(config.components):
+        since[component.name], taken = froms[j], moved[j] * change
+        evictable, protected = (component.column(field) for field in ("evictable", "protected"))
+        counters |= {evictable: scalars[evictable] - taken, protected: scalars[protected] + taken}
     if column == "lock":
-        for component in config.components:
-            state = state.with_store(component, state.stores[component.name], ledgers[component.name])
+        state = state.with_scalars(**counters)
     inner = [since[c.name] for c in config.components if c.evicts_internal]
-    above = jnp.min(jnp.stack(inner)) if inner else NOTHING
+    above = functools.reduce(jnp.minimum, inner, jnp.int32(NOTHING))
     return refresh_path(state, node, jnp.int32(NOTHING), above=above), since
 
 
@@ -80,7 +81,7 @@ def hold(state: CacheState, node: jax.Array, end: jax.Array, column: str) -> tup
 
 def drop(state: CacheState, node: jax.Array, since: Since, column: str) -> CacheState:
     """Counts one less on exactly what a `hold` took that returned `since`. `node` (i32[]; NULL: no-op)."""
-    least = jnp.min(jnp.stack(list(since.values())))
+    least = functools.reduce(jnp.minimum, since.values())
     held = lambda component, row: row["end"] > since[component.name]
     return _count(state, node, jnp.int32(0), column, -1, held, least)[0]
 

@@ -129,6 +129,25 @@ class Table(struct.PyTreeNode):
         return self.replace(data=data)
 
 
+def loop(more: Callable[[Any], jax.Array], body: Callable[[Any], Any], carry: Any) -> Any:
+    """`lax.while_loop`, its scalars (i32[]) carried as one array: XLA starts a kernel for each array to begin with."""
+    leaves, tree = jax.tree.flatten(carry)
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    scalar = [leaf.ndim == 0 and leaf.dtype == jnp.int32 for leaf in leaves]
+
+    def pack(carry: Any) -> tuple[jax.Array, list[jax.Array]]:
+        each = jax.tree.leaves(carry)
+        numbers = jnp.stack([jnp.asarray(leaf, jnp.int32) for leaf, one in zip(each, scalar, strict=True) if one])
+        return numbers, [leaf for leaf, one in zip(each, scalar, strict=True) if not one]
+
+    def unpack(packed: tuple[jax.Array, list[jax.Array]]) -> Any:
+        numbers, others = iter(packed[0]), iter(packed[1])
+        return jax.tree.unflatten(tree, [next(numbers) if one else next(others) for one in scalar])
+
+    out = lax.while_loop(lambda p: more(unpack(p)), lambda p: pack(body(unpack(p))), pack(carry))
+    return unpack(out)
+
+
 def on_cpu(cpu: Callable[..., Any], default: Callable[..., Any], *operands: Any) -> Any:
     """`cpu(*operands)` in a program for CPUs, `default(*operands)` in one for accelerators: the same, another way.
 
