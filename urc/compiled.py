@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from urc import ops
 from urc.errors import Status
@@ -33,12 +34,16 @@ def _numbers(names: list[str], match: Match) -> jax.Array:
     node = (match.node.index, match.node.generation)
     hits = [match.hits[name] for name in names]
     fields = (*node, match.device_len, match.full_len, match.branching_len, match.stop, *hits)
-    return jnp.stack(fields, axis=-1)
+    lane, out = np.arange(len(fields)), jnp.zeros((), jnp.int32)
+    for i, field in enumerate(fields):
+        out = jnp.where(lane == i, field[..., None], out)  # and not stacked, which is a kernel for each
+    return out
 
 
 def _matched(state: CacheState, match: Match) -> Arrays:
     """A match's slots of each component, then its numbers, in one array on the last axis."""
-    return (jnp.concatenate([*_in_order(state, match.slots), _numbers(_names(state), match)], axis=-1),)
+    numbers = jax.lax.optimization_barrier(_numbers(_names(state), match))  # else computed at every place of the slots
+    return (jnp.concatenate([*_in_order(state, match.slots), numbers], axis=-1),)
 
 
 @program(*TREE)

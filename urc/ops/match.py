@@ -41,7 +41,9 @@ def read_slots(state: CacheState, node: jax.Array, cut: jax.Array, width: int) -
         return cells(lambda name: jnp.where(inside, front[name], row[name]))
 
     end, slots = row_of(node)["end"], {}
+    at = jnp.int32(NULL)
     for component in config.components:  # each climbs as far as it reads
+        start = jnp.where(at > 0, at, node)  # `node`: one after the other, as what XLA finds ready at once it hands on
 
         def body(carry: tuple[jax.Array, jax.Array], component: Component = component) -> tuple[jax.Array, jax.Array]:
             out, at = carry
@@ -51,7 +53,7 @@ def read_slots(state: CacheState, node: jax.Array, cut: jax.Array, width: int) -
 
         room = max(component.counts(width, width))
         empty = jnp.full(room, NULL, jnp.int32)
-        slots[component.name] = lax.while_loop(lambda carry: carry[1] > 0, body, (empty, node))[0]
+        slots[component.name], at = lax.while_loop(lambda carry: carry[1] > 0, body, (empty, start))
     return slots
 
 

@@ -11,7 +11,7 @@ from urc.config import CacheConfig
 from urc.errors import Stop
 from urc.state import ROOT
 from urc.tables import children
-from urc.tables.packed import CHUNK, NULL, STEP, Row, Table, on_cpu, run
+from urc.tables.packed import CHUNK, NULL, STEP, Row, Table, loop, on_cpu, run
 
 
 class Walk(struct.PyTreeNode):
@@ -142,7 +142,7 @@ def walk(
         "resumes": {component.name: component.start() for component in config.components},
         "hits": {component.name: zero for component in config.components},
     }
-    end = lax.while_loop(lambda at: at["candidate"] >= 0, body, start)
+    end = loop(lambda at: at["candidate"] >= 0, body, start)
 
     # Where the key leaves the last node inside, a request may resume at the end of the node's front part.
     pos, deepest, whole, hits = end["pos"], end["deepest"], end["whole"], end["hits"]
