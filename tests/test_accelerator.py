@@ -13,7 +13,7 @@ from tests.setups import SETUPS
 from urc import compiled
 from urc.ops import match
 from urc.program import Program
-from urc.tables.packed import CHUNK, STEP, copy_run, move_run
+from urc.tables.packed import CHUNK, STEPS, copy_run, move_run
 
 PROGRAMS = [value for value in vars(compiled).values() if isinstance(value, Program)]
 
@@ -26,6 +26,7 @@ def as_on_an_accelerator(monkeypatch):
         chosen.append(default)
         return default(*operands)
 
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # so that both ways are offered
     monkeypatch.setattr(lax, "platform_dependent", default_of)
     for program in PROGRAMS:
         monkeypatch.setattr(program, "_made", {})
@@ -61,7 +62,7 @@ def copied(length: int) -> np.ndarray:
     return np.asarray(got)
 
 
-LENGTHS = [-3, 0, 1, STEP - 1, STEP, STEP + 1, CHUNK - 1, CHUNK, 2 * CHUNK + 9]
+LENGTHS = [-3, 0, 1, *(step + d for step in STEPS[:-1] for d in (-1, 0, 1)), CHUNK - 1, CHUNK, 2 * CHUNK + 9]
 
 
 @pytest.mark.parametrize("length", LENGTHS)

@@ -94,7 +94,7 @@ def plain(value):
 
 def books(cache) -> list:
     """All that a handle knows beside its state."""
-    requests = [(id(request), plain(request)) for request in cache._requests]
+    requests = [(id(request), plain(request)) for request in cache._requests.values()]
     holders = [ledger._holder.tobytes() for ledger in cache._ledgers.values()]
     streaming = {session: id(request) for session, request in cache._streaming.items()}
     return [dict(cache._holds), requests, holders, streaming]
@@ -268,7 +268,7 @@ def equal(one, other, in_tree) -> None:
             assert plain(one.adopted[name]) == stays
             both = [sorted([*each.adopted[name], *each.freed[name]]) for each in (one, other)]
             assert both[0] == both[1]
-        one, other = (dataclasses.replace(each, adopted={}, freed={}) for each in (one, other))
+        one, other = (each._replace(adopted={}, freed={}) for each in (one, other))
     assert plain(one) == plain(other)
 
 

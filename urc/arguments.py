@@ -20,6 +20,8 @@ MAX_INT32 = 2**31 - 1
 
 def count(what: str, value: Any, least: int = 0, most: int = MAX_INT32) -> int:
     """`value` as an int in [least, most]."""
+    if type(value) is int and least <= value <= most:
+        return value
     try:
         number = operator.index(value)
     except TypeError:
@@ -43,17 +45,15 @@ def tokens_of(tokens: Tokens, max_len: int) -> np.ndarray:
 
 def rows_of(keys: Sequence[Tokens], max_len: int) -> list[np.ndarray]:
     """`tokens_of` each key, but that they are >= 0: see `demand_tokens`."""
-
-    def row(key: Tokens) -> np.ndarray:
-        if isinstance(key, np.ndarray) and key.dtype == np.int32 and key.ndim == 1 and len(key) <= max_len:
-            return key
-        return tokens_of(key, max_len)
-
-    return [row(key) for key in keys]
+    rows = [integers("tokens", key) for key in keys]
+    if max(map(len, rows), default=0) > max_len:
+        for row in rows:
+            tokens_of(row, max_len)
+    return rows
 
 
 def demand_tokens(padded: np.ndarray, rows: Sequence[np.ndarray]) -> None:
-    """InvalidInput unless all of `rows` are >= 0; `padded` holds them, and nothing below 0 besides."""
+    """InvalidInput unless all of `rows` are >= 0; `padded` holds them, and what else it holds is of no account."""
     if padded.size and padded.min() < 0:
         for row in rows:
             tokens_of(row, len(row))
@@ -61,6 +61,8 @@ def demand_tokens(padded: np.ndarray, rows: Sequence[np.ndarray]) -> None:
 
 def by_name(what: str, given: Any, names: tuple[str, ...]) -> None:
     """InvalidInput unless `given` maps only names of components."""
+    if type(given) is dict and all(name in names for name in given):
+        return
     if not isinstance(given, Mapping) or set(given) - set(names):
         got = sorted(map(repr, given)) if isinstance(given, Mapping) else given
         raise InvalidInput(f"{what} maps names of components ({', '.join(names)}), got {got}")
@@ -68,7 +70,7 @@ def by_name(what: str, given: Any, names: tuple[str, ...]) -> None:
 
 def sequence(what: str, values: Any) -> list[Any]:
     """`values` as a list; InvalidInput if it is none, or one thing that happens to be iterable."""
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+    if isinstance(values, (str, bytes)) or hasattr(values, "_fields") or not hasattr(values, "__iter__"):
         raise InvalidInput(f"{what} must be a sequence, got {values!r}")
     return list(values)
 
@@ -120,18 +122,10 @@ def batch_width(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def padded_key(key: np.ndarray, *numbers: int, page_size: int) -> np.ndarray:
-    """The key padded to a compiled width, and behind that some numbers."""
-    padded = np.empty(width(max(len(key), page_size)) + len(numbers), np.int32)
-    padded[: len(key)] = key
-    padded[len(key) :] = -1
-    if numbers:
-        padded[-len(numbers) :] = numbers
-    return padded
-
-
 def integers(what: str, values: Any) -> np.ndarray:
     """`values` as i32[n]; InvalidInput unless they are a sequence of integers that fit."""
+    if type(values) is np.ndarray and values.dtype == np.int32 and values.ndim == 1:
+        return values
     try:
         array = np.asarray(values)
     except ValueError:

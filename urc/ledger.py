@@ -56,20 +56,20 @@ class SlotLedger:
         """InvalidInput unless every slot (i32[n]) is the caller's, and listed once."""
         if not len(slots):
             return
-        low, high = int(slots.min()), int(slots.max())
-        if low < 0 or (self._size is not None and high >= self._size):
-            bad = low if low < 0 else high
+        high = int(np.maximum.reduce(slots.view(np.uint32)))  # what is negative is large
+        if high >= (2**31 if self._size is None else self._size):
+            bad = min(int(slots.min()), 0) or int(slots.max())
             raise InvalidInput(f"slot {bad} is not of the pool of {self._name!r}" + self._range())
         self._grow(slots)
         holder = self._holder[slots]
-        if holder.any():
+        if np.count_nonzero(holder):
             at = int(np.flatnonzero(holder)[0])
             where = {TREE: "in the tree already", FREE: "free: allocate it first", REQUEST: "a running request's"}
             where = where[int(holder[at])]
             raise InvalidInput(f"slot {int(slots[at])} of {self._name!r} is {where}")
         index = np.arange(len(slots), dtype=np.int32)
         self._place[slots] = index
-        if not np.array_equal(self._place[slots], index):
+        if np.count_nonzero(self._place[slots] != index):
             twice = int(slots[np.flatnonzero(self._place[slots] != index)[0]])
             raise InvalidInput(f"slot {twice} of {self._name!r} is given twice")
 
@@ -98,6 +98,9 @@ class SlotLedger:
 
         What the tree had before and has freed comes last.
         """
+        if not len(freed):
+            self._holder[handed] = TREE
+            return handed, freed
         others = freed[self._holder[freed] == TREE]
         self._holder[handed] = TREE
         self.give(freed)

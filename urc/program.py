@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from urc.state import CacheState
 
@@ -41,6 +42,7 @@ class StateArrays:
     def __init__(self, state: CacheState) -> None:
         self.leaves, self.tree = jax.tree.flatten(state)
         self.calls: dict[Any, tuple[Callable[..., Any], tuple[int, ...]]] = {}
+        self.places: dict[Callable[[CacheState], Any], Any] = {}
         self._state: CacheState | None = state
 
     @property
@@ -50,6 +52,17 @@ class StateArrays:
         if state is None:
             state = self._state = jax.tree.unflatten(self.tree, self.leaves)
         return state
+
+    def read(self, get: Callable[[CacheState], Any]) -> np.ndarray:
+        """One array of the state, on the host; found at its place, if `get` only looks it up."""
+        place = self.places.get(get)
+        if place is None:
+            try:
+                place = get(jax.tree.unflatten(self.tree, range(len(self.leaves))))
+            except (AttributeError, TypeError):  # it computes
+                place = get
+            self.places[get] = place if isinstance(place, int) else get
+        return np.asarray(self.leaves[place] if isinstance(place, int) else get(self.state))
 
     def is_lost(self) -> bool:
         """Whether somebody has donated an array of it."""

@@ -52,8 +52,7 @@ class MatchResult(NamedTuple):
     stop: Stop
 
 
-@dataclasses.dataclass(frozen=True)
-class InsertResult:
+class InsertResult(NamedTuple):
     """What an insert did.
 
     Attributes:
@@ -62,7 +61,6 @@ class InsertResult:
         adopted: per component, of the slots handed over those that the tree holds now.
         freed: those that it does not: back in the pool, or the caller's again; and what made room for them.
         existed: per component, whether that node had its value before.
-
     """
 
     prefix_len: int
@@ -72,16 +70,14 @@ class InsertResult:
     existed: dict[str, bool]
 
 
-@dataclasses.dataclass(frozen=True)
-class EvictResult:
+class EvictResult(NamedTuple):
     """Per component, how many slots an eviction freed, and which."""
 
     evicted: dict[str, int]
     freed: dict[str, np.ndarray]
 
 
-@dataclasses.dataclass(frozen=True)
-class Receipt:
+class Receipt(NamedTuple):
     """Proof of one lock; `unlock` takes it once."""
 
     node: int
@@ -90,17 +86,25 @@ class Receipt:
     handle: int
 
 
-@dataclasses.dataclass(frozen=True)
-class CommitResult(InsertResult):
-    """What a request has put into the tree.
+class CommitResult(NamedTuple):
+    """What a request has put into the tree: as an `InsertResult`, and what the request goes on with.
 
     Attributes:
+        prefix_len: tokens of the key that were there already.
+        node: the node that ends where the key's whole pages end.
+        adopted: per component, of the slots handed over those that the tree holds now.
+        freed: those that it does not: back in the pool.
+        existed: per component, whether that node had its value before.
         slots: per component, the row that the request uses from now on; none if it is over.
         copies: per component, (from, to): the slot whose state is to be copied to another one before it is written
             again, so that it stays in the tree.
-
     """
 
+    prefix_len: int
+    node: int
+    adopted: dict[str, np.ndarray]
+    freed: dict[str, np.ndarray]
+    existed: dict[str, bool]
     slots: dict[str, np.ndarray]
     copies: dict[str, tuple[int, int]]
 

@@ -14,7 +14,7 @@ import numpy as np
 from flax import struct
 
 from urc.errors import Stop
-from urc.tables.packed import NULL, Row
+from urc.tables.packed import NULL, Row, none_null
 
 if TYPE_CHECKING:
     from urc.config import CacheConfig
@@ -180,8 +180,7 @@ class Component(struct.PyTreeNode):
 
     def well_formed(self, insertion: Insertion) -> jax.Array:
         """bool[]: none of the slots that an insert hands over is NULL."""
-        lane = jnp.arange(insertion.slots.shape[0], dtype=jnp.int32)
-        return ~jnp.any((lane < insertion.given_len) & (insertion.slots < 0))
+        return none_null(insertion.slots, jnp.int32(0), insertion.given_len)
 
     def cuts(self, insertion: Insertion, page_size: int) -> tuple[jax.Array, ...]:
         """Positions (i32[], whole pages) of the key at which a node that lacks this component is cut by the insert.

@@ -9,7 +9,7 @@ import numpy as np
 from urc.components.base import Insertion, Key, Ledger
 from urc.components.per_token import PerToken, PerTokenStore
 from urc.tables import pool
-from urc.tables.packed import Row, copy_run
+from urc.tables.packed import Row, copy_run, none_null
 
 if TYPE_CHECKING:
     from urc.config import CacheConfig
@@ -51,8 +51,7 @@ class Full(PerToken):
 
     def well_formed(self, insertion: Insertion) -> jax.Array:
         """Those below `prev_len` do not matter."""
-        lane = jnp.arange(insertion.slots.shape[0], dtype=jnp.int32)
-        return ~jnp.any((lane >= insertion.prev_len) & (lane < insertion.given_len) & (insertion.slots < 0))
+        return none_null(insertion.slots, insertion.prev_len, insertion.given_len)
 
     def commit(
         self, store: PerTokenStore, ledger: Ledger, row: Row, insertion: Insertion

@@ -9,7 +9,7 @@ from urc.components.base import Insertion, Ledger
 from urc.components.per_token import PerToken, PerTokenStore
 from urc.errors import InvalidInput, Stop
 from urc.tables import pool
-from urc.tables.packed import Row, copy_run
+from urc.tables.packed import Row, copy_run, none_null
 
 
 class SWA(PerToken):
@@ -77,9 +77,7 @@ class SWA(PerToken):
 
     def well_formed(self, insertion: Insertion) -> jax.Array:
         """Those that are not handed over do not matter."""
-        lane = jnp.arange(insertion.slots.shape[0], dtype=jnp.int32)
-        handed = (lane >= self._first(insertion)) & (lane < insertion.given_len)
-        return ~jnp.any(handed & (insertion.slots < 0))
+        return none_null(insertion.slots, self._first(insertion), insertion.given_len)
 
     def cuts(self, insertion: Insertion, page_size: int) -> tuple[jax.Array, ...]:
         """Where what is handed over begins; and so that what is adopted ends in one window, which a lock pins alone."""

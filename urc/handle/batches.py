@@ -72,6 +72,7 @@ class BatchCalls(RequestCalls):
         before = self._used()
         out = self._call(compiled.step, numbers, done, beginning, *held, width=room)
         finished, *out = (np.asarray(array) for array in out)
+        self._buffers.give(beginning, done, *held)
         slots, fields, taken = out[: len(self._names)], out[len(self._names)], out[len(self._names) + 1 :]
 
         # Who holds which slot now: first what was handed over, then what is free, then what requests have taken.
@@ -132,10 +133,10 @@ class BatchCalls(RequestCalls):
             return []
         numbers, padded, held = self._stacked([(entry.key, entry.given, entry.numbers) for entry in entries], 0)
         (out,) = self._call(compiled.inserts, numbers, padded, *held)
+        rows = np.asarray(out).tolist()
+        self._buffers.give(padded, *held)
         results: list[InsertResult | None] = []
-        for entry, (status, prefix_len, index, generation, *each) in zip(
-            entries, np.asarray(out).tolist(), strict=False
-        ):
+        for entry, (status, prefix_len, index, generation, *each) in zip(entries, rows, strict=False):
             went = status == Status.OK
             node = node_handle(index, generation)
             results.append(self._insert_result(entry.handed, prefix_len, node, each) if went else None)
@@ -208,25 +209,22 @@ class BatchCalls(RequestCalls):
         rows, columns = self._shape([key for key, *_ in entries], like)
         numbers = np.zeros((rows, 6 + 2 * len(self._names) + more), np.int32)
         numbers[:, 2] = _NOTHING
-        keys, held = np.full((rows, columns), -1, np.int32), []
-        for component in self.config.components:
-            most = max(
-                max(component.counts(columns, columns)), *(len(given[component.name]) for _, given, _ in entries), 0
-            )
-            held.append(np.full((rows, width(most)), -1, np.int32))
+        keys, held = self._buffers.take(rows, columns), []
+        for name, room in zip(self._names, self._rooms(columns), strict=True):
+            most = max(room, *(len(given[name]) for _, given, _ in entries), 0)
+            held.append(self._buffers.take(rows, width(most)))
         for i, (key, given, row) in enumerate(entries):
             numbers[i], keys[i, : len(key)] = row, key
             for name, array in zip(self._names, held, strict=True):
-                array[i, : len(given[name])] = given[name]
+                array[i, : len(given[name])], array[i, len(given[name]) :] = given[name], -1
         return numbers, keys, held
 
     def _note_free(self, before: Mapping[str, int], taken: int) -> None:
         """Notes what is free after a call that may have taken up to `taken` slots of each component in between."""
         after = self._used()
-        for component in self.config.components:
-            name = component.name
+        for name in self._names:
             top = min(before[name] + taken, self.config.pool_room(name))
-            self._ledgers[name].give(np.asarray(component.pool(self._state.stores[name]))[after[name] : top])
+            self._ledgers[name].give(self._pool(name)[after[name] : top])
 
     def _extended(self, request: Request, end: int, rows: Sequence[np.ndarray]) -> None:
         """The request has slots up to `end` now: of those taken for it, by component, its share."""

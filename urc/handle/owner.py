@@ -4,15 +4,18 @@ import dataclasses
 import itertools
 import operator
 import weakref
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from urc import state as states
 from urc import view
 from urc.arguments import MAX_INT32, Namespaces
+from urc.components.base import Component
 from urc.config import CacheConfig
 from urc.errors import InvalidInput
+from urc.handle.buffers import Buffers
 from urc.ledger import REQUEST, SlotLedger, holds_lock, usable_state
 from urc.program import Arrays, Program, StateArrays
 from urc.results import NodeView, Receipt, Request, Sizes, node_handle, node_parts, node_views
@@ -22,13 +25,25 @@ _LOST = 2**30
 _handles = itertools.count()
 
 
-@dataclasses.dataclass(frozen=True)
-class Hold:
+def _scalars(state: CacheState) -> Any:
+    return state.scalars.data
+
+
+def _nodes(state: CacheState) -> Any:
+    return state.nodes.data
+
+
+def _pool(component: Component, state: CacheState) -> Any:
+    return component.pool(state.stores[component.name])
+
+
+class Hold(NamedTuple):
     """A lock that is out: its receipt, from where on it holds each component, and what was given back early."""
 
     receipt: Receipt
     since: tuple[int, ...]
     early: frozenset[str] = frozenset()
+    request: bool = False  # it is a running request's, and not the caller's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +68,16 @@ class StateOwner:
         self._namespaces = Namespaces()
         self._snapshots: dict[int, tuple[weakref.ref, Books]] = {}
         self._holds: dict[int, Hold] = {}
-        self._requests: list[Request] = []  # all that run or wait
+        self._requests: dict[int, Request] = {}  # all that run or wait, by `id`
+        self._pools = {c.name: partial(_pool, c) for c in config.components}
+        self._nothing = dict.fromkeys(self._names, 0)
+        self._buffers = Buffers()
+        self._most: dict[int, tuple[int, ...]] = {}  # slots of each component that go with so many tokens
         self._streaming: dict[int, Request | None] = {}  # streaming sessions, and the request of each
         self._shared, self._epoch = False, 0
         self._arrays = StateArrays(states.init(config))
+        columns = self._arrays.state.scalars.columns
+        self._used_columns = {name: columns.index(f"{name}.used") for name in self._names}
         self._ledgers = {name: SlotLedger(name, config.pool_size(name)) for name in self._names}
 
     @property
@@ -70,7 +91,7 @@ class StateOwner:
         key = id(state)
         self._snapshots[key] = (
             weakref.ref(state, lambda _, key=key, kept=self._snapshots: kept.pop(key, None)),
-            Books(dict(self._holds), [(r, r.saved()) for r in self._requests], dict(self._streaming)),
+            Books(dict(self._holds), [(r, r.saved()) for r in self._requests.values()], dict(self._streaming)),
         )
         return state
 
@@ -87,17 +108,17 @@ class StateOwner:
         reference, books = self._snapshots.get(id(snapshot), (lambda: None, None))
         if reference() is not snapshot or books is None:
             holds = {s: h for s, h in self._holds.items() if holds_lock(state, *node_parts(h.receipt.node))}
-            running = [(r, r.saved()) for r in self._requests if r.receipt.serial in holds]
+            running = [(r, r.saved()) for r in self._requests.values() if r.receipt.serial in holds]
             books = Books(holds, running, dict(self._streaming))
-        for request in self._requests:
+        for request in self._requests.values():
             request.over = True
         for request, saved in books.requests:
             vars(request).update(saved)
             vars(request).update(request.saved())  # a copy: the snapshot may be gone back to again
         self._arrays, self._shared, self._ledgers = StateArrays(state), True, ledgers
-        self._holds, self._requests = dict(books.holds), [request for request, _ in books.requests]
+        self._holds, self._requests = dict(books.holds), {id(request): request for request, _ in books.requests}
         self._streaming = dict(books.streaming)
-        for request in self._requests:
+        for request in self._requests.values():
             for name, slots in self._own(request).items():
                 ledgers[name].take(slots, REQUEST)
 
@@ -113,9 +134,9 @@ class StateOwner:
         self._arrays = StateArrays(states.init(self.config, generation=self._epoch))
         self._shared, self._holds = False, {}
         self._ledgers = {name: SlotLedger(name, self.config.pool_size(name)) for name in self._names}
-        for request in self._requests:
+        for request in self._requests.values():
             request.over = True
-        self._requests, self._streaming = [], {}
+        self._requests, self._streaming = {}, {}
 
     def sizes(self) -> dict[str, Sizes]:
         """Per component: free, evictable and protected slots."""
@@ -157,21 +178,24 @@ class StateOwner:
         """What a program makes of the state, which it updates in place: a copy, if somebody else holds it."""
         arrays = self._arrays
         if arrays.leaves[0].is_deleted():
-            self._current()
+            self._demand_state()
         if self._shared and program.writes:
-            self._current()
+            self._demand_state()
             arrays.copy()
             self._shared = False
         return program(arrays, *given, **static)
 
     def _current(self) -> CacheState:
         """The state, if there is one."""
+        self._demand_state()
+        return self._state
+
+    def _demand_state(self) -> None:
         if self._arrays.is_lost():
             raise RuntimeError(
                 "the cache has lost its state: an update was interrupted, or somebody donated `cache.state` "
                 "without assigning the result; assign a state to go on from, or reset()"
             )
-        return self._state
 
     def _owned(self, name: str) -> None:
         self.config.component(name)
@@ -191,13 +215,20 @@ class StateOwner:
         return index, generation if index else self._root_generation()
 
     def _root_generation(self) -> int:
-        return int(np.asarray(self._state.nodes.data)[states.ROOT, self._state.nodes.columns.index("generation")])
+        return int(self._arrays.read(_nodes)[states.ROOT, self.config.node_columns.index("generation")])
 
     def _freed(self, name: str, start: int, count: int) -> np.ndarray:
-        component = self.config.component(name)
-        if not count:
-            return np.empty(0, np.int32)
-        return np.array(np.asarray(component.pool(self._state.stores[name]))[start : start + count])
+        return self._pool(name)[start : start + count].copy() if count else np.empty(0, np.int32)
+
+    def _pool(self, name: str) -> np.ndarray:
+        """A component's pool, as it is now."""
+        return self._arrays.read(self._pools[name])
+
+    def _used(self) -> dict[str, int]:
+        """Slots that are not free, per component."""
+        self._demand_state()
+        row = self._arrays.read(_scalars)[0]
+        return {name: int(row[column]) for name, column in self._used_columns.items()}
 
     # -- what requests hold ---------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from urc import compiled
-from urc.arguments import Namespace, Tokens, count, padded_key, sequence, tokens_of, width
+from urc.arguments import Namespace, Tokens, count, sequence, tokens_of, width
 from urc.components.base import Component
 from urc.errors import CacheFull, InvalidInput, InvariantError, Status
 from urc.handle.sessions import SessionCalls
@@ -54,6 +54,7 @@ class RequestCalls(SessionCalls):
             out = [np.asarray(array)[None] for array in self._call(compiled.begin, padded[0])]
         else:
             out = [np.asarray(array) for array in self._call(compiled.begins, padded)]
+        self._buffers.give(padded)
         self._settle_freed(before)
         *slots, numbers = out
         return [
@@ -214,19 +215,11 @@ class RequestCalls(SessionCalls):
                     f"slots of {name!r} that this request held have another holder in the state assigned"
                 )
 
-    def _used(self) -> dict[str, int]:
-        """Slots that are not free, per component."""
-        table = self._current().scalars
-        row = np.asarray(table.data)[0]
-        return {name: int(row[table.columns.index(f"{name}.used")]) for name in self._names}
-
     def _settle_freed(self, before: Mapping[str, int]) -> None:
         """Notes in the book what a call has freed that is still free; what it took is noted by who took it."""
-        for component in self.config.components:
-            name, used = component.name, self._used()[component.name]
+        for name, used in self._used().items():
             if used < before[name]:
-                pool = np.asarray(component.pool(self._state.stores[name]))
-                self._ledgers[name].give(pool[used : before[name]])
+                self._ledgers[name].give(self._pool(name)[used : before[name]])
 
     def _begun(
         self,
@@ -243,7 +236,7 @@ class RequestCalls(SessionCalls):
         match: MatchResult = self._match_result(numbers[:matched], slots)
         end, *rest = numbers[matched:]
         since, own = rest[: len(self._names)], rest[len(self._names) :]
-        receipt: Receipt = self._locked(match.node, end, since)
+        receipt: Receipt = self._locked(match.node, end, since, request=True)
         rows, copies = {}, {}
         for component in self.config.components:
             name = component.name
@@ -264,7 +257,7 @@ class RequestCalls(SessionCalls):
             session=session,
             tokens=key[: match.device_len].copy(),
         )
-        self._requests.append(request)
+        self._requests[id(request)] = request
         if session in self._streaming:
             self._streaming[session] = request
         return request
@@ -272,7 +265,7 @@ class RequestCalls(SessionCalls):
     def _over(self, request: Request) -> None:
         del self._holds[request.receipt.serial]
         request.over, request.waiting = True, False
-        self._requests.remove(request)
+        del self._requests[id(request)]
         if request.session in self._streaming:
             self._streaming[request.session] = None
 
@@ -282,17 +275,17 @@ class RequestCalls(SessionCalls):
         key, given, numbers = self._committing(
             request, tokens, finished=finished, leave_state=leave_state, priority=priority
         )
-        padded = padded_key(key, page_size=self.config.page_size)
-        before, buffers = self._used(), self._buffers(given, len(padded))
-        out, *rows = self._call(compiled.commit, np.array(numbers, np.int32), padded, *buffers, finished=finished)
+        before, (padded, *held) = self._used(), self._filled(key, given)
+        out, *rows = self._call(compiled.commit, np.array(numbers, np.int32), padded, *held, finished=finished)
         fields = np.asarray(out).tolist()
+        self._buffers.give(padded, *held)
         self._demand_fits(fields[0], request.committed, fields[1])
         # The stack may have gone up by one in between; all of it from `used` on is free now.
-        free = {}
+        free, after = {}, self._used()
         for component in self.config.components:
             name = component.name
             top = min(before[name] + component.copies_on_write, self.config.pool_room(name))
-            free[name] = np.asarray(component.pool(self._state.stores[name]))[self._used()[name] : top]
+            free[name] = self._pool(name)[after[name] : top]
         rows = {name: np.asarray(row) for name, row in zip(self._names, rows, strict=True)}
         return self._committed(request, key, given, fields, None if finished else rows, free)
 
@@ -363,7 +356,7 @@ class RequestCalls(SessionCalls):
             self._over(request)
         else:
             del self._holds[request.receipt.serial]
-            request.receipt = self._locked(node, end, since)
+            request.receipt = self._locked(node, end, since, request=True)
             request.tokens = key[:whole].copy()
             self._rebase(request, whole, rows)
         if request.session is not None and free is not None:

@@ -15,7 +15,6 @@ from urc.arguments import (
     count,
     demand_tokens,
     integers,
-    padded_key,
     rows_of,
     sequence,
     tokens_of,
@@ -59,14 +58,18 @@ class TreeCalls(StateOwner):
         return self._matched(compiled.probe, tokens, namespace)
 
     def _matched(self, program: Program, tokens: Tokens, namespace: Namespace) -> MatchResult:
-        key, space = tokens_of(tokens, self.config.max_key_len), self._namespaces.number(namespace, new=False)
-        padded = padded_key(key, len(key), space, page_size=self.config.page_size)
+        key = tokens_of(tokens, self.config.max_key_len)
+        length = len(key)
+        padded = self._buffers.take(self._width(length) + 2)
+        padded[:length] = key
+        padded[-2], padded[-1] = length, self._namespaces.number(namespace, new=False)
         (out,) = self._call(program, padded)
-        out, slots, at = np.asarray(out), [], 0
-        for component in self.config.components:
-            slots.append(out[at : at + max(component.counts(len(padded), len(padded)))])
-            at += len(slots[-1])
-        return self._match_result(out[at:].tolist(), slots)
+        row, slots, at = np.asarray(out), [], 0
+        self._buffers.give(padded)
+        for room in self._rooms(len(padded)):
+            slots.append(row[at : at + room])
+            at += room
+        return self._match_result(row[at:].tolist(), slots)
 
     def probes(self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None = None) -> list[MatchResult]:
         """`probe` of each key, in one call."""
@@ -79,6 +82,7 @@ class TreeCalls(StateOwner):
         if not rows:
             return []
         *slots, numbers = (np.asarray(array) for array in self._call(program, batch))
+        self._buffers.give(batch)
         return [
             self._match_result(row, each) for row, *each in zip(numbers[: len(rows)].tolist(), *slots, strict=False)
         ]
@@ -135,10 +139,10 @@ class TreeCalls(StateOwner):
         entry = self._entry(tokens, slots, namespace, prev_prefix_len, inserted_len, evicted_len or {}, priority)
         for name, handed in entry.handed.items():
             self._ledgers[name].demand_held(handed)
-        padded = padded_key(entry.key, page_size=self.config.page_size)
-        numbers, buffers = np.array(entry.numbers, np.int32), self._buffers(entry.given, len(padded))
-        (out,) = self._call(compiled.insert, numbers, padded, *buffers)
+        padded, *held = self._filled(entry.key, entry.given)
+        (out,) = self._call(compiled.insert, np.array(entry.numbers, np.int32), padded, *held)
         status, prefix_len, index, generation, *each = np.asarray(out).tolist()
+        self._buffers.give(padded, *held)
         self._demand_fits(status, entry.numbers[2], prefix_len)
         return self._insert_result(entry.handed, prefix_len, node_handle(index, generation), each)
 
@@ -177,13 +181,26 @@ class TreeCalls(StateOwner):
         lengths = [*(len(given[n]) for n in self._names), *(evicted[n] for n in self._names)]
         return Entry(key, given, handed, [len(key), space, *options, self._namespaces.stamp(space), *lengths])
 
-    def _buffers(self, slots: Mapping[str, np.ndarray], key_width: int) -> list[np.ndarray]:
-        """Slots padded to the widths that go with a key's: one shape, however many there are."""
-        buffers = []
-        for component in self.config.components:
-            held, most = slots[component.name], max(component.counts(key_width, key_width))
-            buffers.append(np.full(width(max(len(held), most)), -1, np.int32))
-            buffers[-1][: len(held)] = held
+    def _width(self, length: int) -> int:
+        """The length to which a key of so many tokens is padded."""
+        return width(max(length, self.config.page_size))
+
+    def _rooms(self, tokens: int) -> tuple[int, ...]:
+        """The most slots of each component that go with so many tokens."""
+        rooms = self._most.get(tokens)
+        if rooms is None:
+            rooms = self._most[tokens] = tuple(max(c.counts(tokens, tokens)) for c in self.config.components)
+        return rooms
+
+    def _filled(self, key: np.ndarray, slots: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Buffers with a key, and slots of each component: of widths that go with the key's, however many there are."""
+        padded = self._buffers.take(self._width(len(key)))
+        padded[: len(key)] = key
+        buffers = [padded]
+        for name, most in zip(self._names, self._rooms(len(padded)), strict=True):
+            held = slots[name]
+            buffers.append(self._buffers.take(width(max(len(held), most))))
+            buffers[-1][: len(held)], buffers[-1][len(held) :] = held, -1
         return buffers
 
     def evict(self, targets: Mapping[str, int]) -> EvictResult:
@@ -230,27 +247,25 @@ class TreeCalls(StateOwner):
             if status != Status.OK:
                 raise InvariantError(f"a live receipt could not be released: {Status(status).name}")
         lower = {c.name for c in self.config.components if not c.is_base and c.rank <= component.rank}
-        self._holds[receipt.serial] = Hold(receipt, tuple(since), hold.early | lower)
+        self._holds[receipt.serial] = hold._replace(since=tuple(since), early=hold.early | lower)
 
     def unlock(self, receipt: Receipt) -> None:
         """Releases exactly what the lock took and still holds."""
         self._demand_callers(receipt)
-        numbers = self._numbers(self._hold(receipt))
-        (status,) = self._call(compiled.unlock, numbers)
+        (status,) = self._call(compiled.unlock, self._numbers(self._hold(receipt)))
         if (code := int(np.asarray(status))) != Status.OK:
             raise InvariantError(f"a live receipt could not be released: {Status(code).name}")
         del self._holds[receipt.serial]
 
     def _demand_callers(self, receipt: Receipt) -> None:
         """InvalidInput for a receipt that belongs to a request."""
-        self._hold(receipt)
-        if any(request.receipt == receipt for request in self._requests):
+        if self._hold(receipt).request:
             raise InvalidInput("this receipt is a running request's: finish or abort that")
 
-    def _locked(self, node: int, end: int, since: Sequence[int]) -> Receipt:
+    def _locked(self, node: int, end: int, since: Sequence[int], *, request: bool = False) -> Receipt:
         """The receipt of a lock just made."""
         receipt = Receipt(node, end, next(self._serials), self._id)
-        self._holds[receipt.serial] = Hold(receipt, tuple(since))
+        self._holds[receipt.serial] = Hold(receipt, tuple(since), request=request)
         return receipt
 
     def _hold(self, receipt: Receipt) -> Hold:
@@ -273,7 +288,7 @@ class TreeCalls(StateOwner):
         *numbers: int,
         like: Sequence[np.ndarray] = (),
     ) -> tuple[list[np.ndarray], np.ndarray]:
-        """The keys; and as rows of one array, padded, each with (numbers.., length, namespace) at its end.
+        """The keys; and as rows of a buffer, padded, each with (numbers.., length, namespace) at its end.
 
         With room for keys `like` these.
         """
@@ -282,11 +297,12 @@ class TreeCalls(StateOwner):
         if len(spaces) != len(rows):
             raise InvalidInput(f"{len(rows)} keys need as many namespaces, got {len(spaces)}")
         batch, columns = self._shape(rows, like)
-        padded = np.zeros((batch, columns + len(numbers) + 2), np.int32)
+        padded = self._buffers.take(batch, columns + len(numbers) + 2)
         for row, key in zip(padded, rows, strict=False):
             row[: len(key)] = key
-        demand_tokens(padded, rows)
-        padded[: len(rows), columns : columns + len(numbers)] = numbers
+        demand_tokens(padded[: len(rows), :columns], rows)
+        padded[:, columns:] = 0
+        padded[: len(rows), columns:-2] = numbers
         padded[: len(rows), -2] = [len(key) for key in rows]
         if namespaces is not None:
             padded[: len(rows), -1] = [self._namespaces.number(space, new=False) for space in spaces]
@@ -297,7 +313,9 @@ class TreeCalls(StateOwner):
         longest = max([*map(len, keys), *map(len, like), self.config.page_size])
         return batch_width(max(len(keys), len(like))), width(longest)
 
-    def _evicted_len(self, evicted_len: Mapping[str, int]) -> dict[str, int]:
+    def _evicted_len(self, evicted_len: Mapping[str, int]) -> Mapping[str, int]:
+        if type(evicted_len) is dict and not evicted_len:
+            return self._nothing
         by_name("evicted_len", evicted_len, self._names)
         lengths = {name: count(f"evicted_len[{name!r}]", evicted_len.get(name, 0)) for name in self._names}
         for component in self.config.components:

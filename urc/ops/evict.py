@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax import lax
 
@@ -28,8 +29,8 @@ def _receded(sessions: Table, node: jax.Array, parent: jax.Array, end: jax.Array
         return sessions, first(sessions)
 
     def first(sessions: Table) -> jax.Array:
-        here = sessions.data[:, column] == node
-        return jnp.where(jnp.any(here), jnp.argmax(here).astype(jnp.int32), NULL)
+        here, rows = sessions.data[:, column] == node, np.arange(sessions.data.shape[0], dtype=np.int32)
+        return jnp.max(jnp.where(here, rows, NULL))
 
     start = lax.cond(referenced, first, lambda _: jnp.int32(NULL), sessions)
     return lax.while_loop(lambda carry: carry[1] >= 0, body, (sessions, start))[0]

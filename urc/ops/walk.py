@@ -5,13 +5,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax import lax
 
 from urc.config import CacheConfig
 from urc.errors import Stop
 from urc.state import ROOT
 from urc.tables import children
-from urc.tables.packed import CHUNK, NULL, STEP, Row, Table, loop, on_cpu, run
+from urc.tables.packed import NULL, Row, Table, common_run, loop
 
 
 class Walk(struct.PyTreeNode):
@@ -56,36 +55,6 @@ def front_part(row: Row, cut: jax.Array, config: CacheConfig) -> tuple[Row, Row]
     return front, rear
 
 
-def common_prefix(tokens: jax.Array, start: jax.Array, key: jax.Array, pos: jax.Array, limit: jax.Array) -> jax.Array:
-    """Tokens (i32[], at most `limit`) on which the run at tokens[start:] and key[pos:] agree."""
-
-    def both(at: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
-        return run(tokens, start + at, n), run(key, pos + at, n)
-
-    def in_steps(limit: jax.Array) -> jax.Array:
-        def equal(at: jax.Array, n: int) -> jax.Array:
-            held, asked = both(at, n)
-            return jnp.all(held == asked)
-
-        size = min(STEP, *key.shape)
-        done = lax.while_loop(lambda at: (at + size <= limit) & equal(at, size), lambda at: at + size, jnp.int32(0))
-        return lax.while_loop(lambda at: (at < limit) & equal(at, 1), lambda at: at + 1, done)
-
-    def in_chunks(limit: jax.Array) -> jax.Array:
-        lane = jnp.arange(CHUNK, dtype=jnp.int32)
-
-        def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            done, _ = carry
-            held, asked = both(done, CHUNK)
-            agree = jnp.min(jnp.where(held != asked, lane, CHUNK))
-            return done + agree, agree == CHUNK
-
-        more = lambda c: c[1] & (c[0] < limit)
-        return jnp.minimum(lax.while_loop(more, body, (jnp.int32(0), jnp.bool_(True)))[0], limit)
-
-    return on_cpu(in_steps, in_chunks, limit)
-
-
 def walk(
     config: CacheConfig,
     nodes: Table,
@@ -109,7 +78,7 @@ def walk(
         row = nodes.cells(candidate)
         plausible = (row["hash"] == at["edge"]) & (row["parent"] == at["node"]) & (row["namespace"] == namespace)
         limit = jnp.where(plausible, jnp.minimum(row["length"], length - pos), 0)
-        agree = whole_pages(common_prefix(tokens, row["start"], key, pos, limit), config)
+        agree = whole_pages(common_run(tokens, row["start"], key, pos, limit), config)
         found = agree > 0  # a hash alone never decides: at least the first page is equal
         ends = found & (agree == row["length"])
         pos = pos + agree

@@ -17,9 +17,9 @@ CHUNK = 256
 """Arrays that hold runs are this much longer, so that a chunk may be read or written at any place of a run; the step of
 a loop over a run on accelerators, where an iteration is dear."""
 
-STEP = 16
-"""The step of a loop over a run on a CPU, where XLA makes one kernel of a loop that touches less than a kilobyte in an
-iteration, and starts one or more kernels in every iteration of any other."""
+STEPS = (16, 1)
+"""The steps of loops over a run on a CPU, one loop after the other, where XLA makes one kernel of a loop that touches
+less than a kilobyte in an iteration, and starts one or more kernels in every iteration of any other."""
 
 
 class Row(struct.PyTreeNode):
@@ -170,6 +170,59 @@ def read_first(flag: jax.Array, read: Callable[..., Any], *operands: Any) -> Any
     return lax.cond(flag, read, zeros, *operands)
 
 
+def common_run(held: jax.Array, start: jax.Array, asked: jax.Array, at: jax.Array, limit: jax.Array) -> jax.Array:
+    """Entries (i32[], at most `limit`) on which held[start:] and asked[at:] agree, from the first on."""
+
+    def in_steps(limit: jax.Array) -> jax.Array:
+        def more(size: int) -> Callable[[jax.Array], jax.Array]:
+            def agree(done: jax.Array) -> jax.Array:
+                equal = run(held, start + done, size) == run(asked, at + done, size)
+                return (done + size <= limit) & jnp.all(equal)
+
+            return agree
+
+        done = jnp.int32(0)
+        for size in (size for size in STEPS if size <= min(*held.shape, *asked.shape)):
+            done = lax.while_loop(more(size), lambda done, size=size: done + size, done)
+        return done
+
+    def in_chunks(limit: jax.Array) -> jax.Array:
+        lane = np.arange(CHUNK, dtype=np.int32)
+
+        def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            done, _ = carry
+            differ = run(held, start + done, CHUNK) != run(asked, at + done, CHUNK)
+            agree = jnp.min(jnp.where(differ, lane, CHUNK))
+            return done + agree, agree == CHUNK
+
+        more = lambda c: c[1] & (c[0] < limit)
+        return jnp.minimum(lax.while_loop(more, body, (jnp.int32(0), jnp.bool_(True)))[0], limit)
+
+    return on_cpu(in_steps, in_chunks, limit)
+
+
+def none_null(values: jax.Array, start: jax.Array, stop: jax.Array) -> jax.Array:
+    """bool[]: all of values[start:stop] (i32) are >= 0."""
+
+    def in_steps(values: jax.Array, start: jax.Array, stop: jax.Array) -> jax.Array:
+        def more(size: int) -> Callable[[jax.Array], jax.Array]:
+            def fine(done: jax.Array) -> jax.Array:
+                return (done + size <= stop) & jnp.all(run(values, done, size) >= 0)
+
+            return fine
+
+        done = start
+        for size in (size for size in STEPS if size <= values.shape[0]):
+            done = lax.while_loop(more(size), lambda done, size=size: done + size, done)
+        return done >= stop
+
+    def at_once(values: jax.Array, start: jax.Array, stop: jax.Array) -> jax.Array:
+        lane = jnp.arange(values.shape[0], dtype=jnp.int32)
+        return ~jnp.any((lane >= start) & (lane < stop) & (values < 0))
+
+    return on_cpu(in_steps, at_once, values, start, stop)
+
+
 def _write_run(
     dst: jax.Array,
     at: jax.Array,
@@ -181,8 +234,7 @@ def _write_run(
 
     `length` is at most `most`.
     """
-    size = min(STEP, most)
-    if not size:
+    if not most:
         return dst
 
     def in_steps(dst: jax.Array, at: jax.Array, length: jax.Array) -> jax.Array:
@@ -193,8 +245,11 @@ def _write_run(
 
             return body
 
-        carry = lax.while_loop(lambda carry: carry[1] + size <= length, step(size), (dst, jnp.int32(0)))
-        return lax.while_loop(lambda carry: carry[1] < length, step(1), carry)[0]
+        carry = dst, jnp.int32(0)
+        for size in (size for size in STEPS if size <= most):
+            more = lambda carry, size=size: carry[1] + size <= length
+            carry = lax.while_loop(more, step(size), carry)
+        return carry[0]
 
     def in_chunks(dst: jax.Array, at: jax.Array, length: jax.Array) -> jax.Array:
         def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -210,7 +265,7 @@ def _write_run(
 
 def run(array: jax.Array, start: jax.Array, n: int) -> jax.Array:
     """array[start : start+n] (i32[n]); what would lie behind the array's end is any value."""
-    if n <= STEP:  # of a loop in exact steps: it does not
+    if n in STEPS:  # of a loop in exact steps: it does not
         return lax.dynamic_slice(array, (start,), (n,))
     return jnp.asarray(array)[jnp.minimum(start + jnp.arange(n, dtype=jnp.int32), array.shape[0] - 1)]
 
