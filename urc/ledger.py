@@ -82,11 +82,13 @@ class SlotLedger:
 
     def belong(self, slots: np.ndarray) -> bool:
         """Whether all of `slots` are a request's."""
-        return bool((self._holder[slots] == REQUEST).all())
+        return not np.count_nonzero(self._holder[slots] != REQUEST)
 
     def kept(self, handed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(adopted, freed): of slots handed over, those that the tree has now, and the others."""
         stays = self._holder[handed] == TREE
+        if np.count_nonzero(stays) == len(handed):
+            return handed, handed[:0]
         return handed[stays], handed[~stays]
 
     def give(self, slots: np.ndarray) -> None:

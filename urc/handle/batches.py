@@ -82,13 +82,14 @@ class BatchCalls(RequestCalls):
                 handed = self._handed_over(request, component, given[component.name])
                 self._ledgers[component.name].take(handed, TREE)
         self._note_free(before, len(rows) * room)
-        begun = [
-            self._begun(numbers, [each[i] for each in slots], rows[i], spaces[i], sessions[i])
-            for i, numbers in enumerate(fields[: len(rows)].tolist())
-        ]
-        for i, request in enumerate(begun):
+        begun = []
+        for i, numbers in enumerate(fields[: len(rows)].tolist()):
+            end = len(rows[i]) + more
+            mine = self._taken(numbers, end, [each[i] for each in taken])
+            request = self._begun(numbers, [each[i] for each in slots], rows[i], spaces[i], sessions[i], mine)
             if request is not None:
-                self._extended(request, len(rows[i]) + more, [each[i] for each in taken])
+                request.length = end
+            begun.append(request)
         results: list[CommitResult | None] = []
         for (request, key, given, _), row in zip(commits, finished.tolist(), strict=False):
             went = row[0] == Status.OK
@@ -226,14 +227,14 @@ class BatchCalls(RequestCalls):
             top = min(before[name] + taken, self.config.pool_room(name))
             self._ledgers[name].give(self._pool(name)[after[name] : top])
 
-    def _extended(self, request: Request, end: int, rows: Sequence[np.ndarray]) -> None:
-        """The request has slots up to `end` now: of those taken for it, by component, its share."""
-        rest = iter(rows)
+    def _taken(self, numbers: Sequence[int], end: int, rows: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Of slots taken for a request up to `end`, by component, its share: beyond what it has matched."""
+        status, _, _, matched, *_ = numbers
+        rest, taken = iter(rows), {}
         for component in self.config.components:
-            if component.copies_on_write:
+            if component.copies_on_write or status != Status.OK:
                 continue
-            name = component.name
-            taken = next(rest)[: component.needed(request.length, end)].copy()
-            self._ledgers[name].take(taken, REQUEST)
-            request.slots[name] = np.concatenate([request.slots[name], taken])
-        request.length = end
+            mine = next(rest)[: component.needed(matched, end)]
+            self._ledgers[component.name].take(mine, REQUEST)
+            taken[component.name] = mine
+        return taken

@@ -232,14 +232,15 @@ class StateOwner:
 
     # -- what requests hold ---------------------------------------------------------------------------------------
 
-    def _own_from(self, request: Request, name: str) -> int:
+    def _own_from(self, request: Request, component: Component) -> int:
         """Where a request's own slots of a component begin in its row."""
-        component = self.config.component(name)
-        return component.needed(0, max(request.committed, request.given_up.get(name, 0)))
+        return component.needed(0, max(request.committed, request.given_up.get(component.name, 0)))
+
+    def _own_slots(self, request: Request, component: Component) -> np.ndarray:
+        """The slots of a component that a request holds itself."""
+        row = request.slots[component.name]
+        return row if component.copies_on_write else row[self._own_from(request, component) :]
 
     def _own(self, request: Request) -> dict[str, np.ndarray]:
         """The slots that a request holds itself."""
-        return {
-            c.name: request.slots[c.name][0 if c.copies_on_write else self._own_from(request, c.name) :]
-            for c in self.config.components
-        }
+        return {c.name: self._own_slots(request, c) for c in self.config.components}

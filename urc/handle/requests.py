@@ -102,7 +102,7 @@ class RequestCalls(SessionCalls):
                 continue
             upto = component.outlived(min(count("computed", computed), request.length)) // page * page
             if upto > request.given_up.get(name, 0):
-                first, last = self._own_from(request, name), component.needed(0, upto)
+                first, last = self._own_from(request, component), component.needed(0, upto)
                 freed[name] = request.slots[name][first:last].copy()
                 self._ledgers[name].take(freed[name])
                 if len(freed[name]):
@@ -209,7 +209,8 @@ class RequestCalls(SessionCalls):
         if request.waiting and not waiting:
             raise InvalidInput(f"this request waits in session {request.session}: resume it first")
         self._hold(request.receipt)
-        for name, slots in self._own(request).items():
+        for component in self.config.components:
+            name, slots = component.name, self._own_slots(request, component)
             if not self._ledgers[name].belong(slots):
                 raise InvalidInput(
                     f"slots of {name!r} that this request held have another holder in the state assigned"
@@ -228,7 +229,9 @@ class RequestCalls(SessionCalls):
         key: np.ndarray,
         space: Namespace,
         session: int | None,
+        taken: Mapping[str, np.ndarray] | None = None,
     ) -> Request | None:
+        """A request that has begun, if it has; with slots `taken` for it beyond what it has matched."""
         status, *numbers = numbers
         if status != Status.OK:
             return None
@@ -240,8 +243,10 @@ class RequestCalls(SessionCalls):
         rows, copies = {}, {}
         for component in self.config.components:
             name = component.name
-            rows[name] = match.slots[name].copy()
-            if component.copies_on_write:
+            if not component.copies_on_write:
+                mine = match.slots[name]
+                rows[name] = mine.copy() if taken is None else np.concatenate([mine, taken[name]])
+            else:
                 rows[name] = np.array([own.pop(0)], np.int32)
                 self._ledgers[name].take(rows[name], REQUEST)
                 if len(match.slots[name]):
@@ -300,7 +305,7 @@ class RequestCalls(SessionCalls):
             raise InvalidInput(
                 f"{len(key)} tokens: the request has committed {request.committed} and has slots for {request.length}"
             )
-        if not np.array_equal(key[: request.committed], request.tokens):
+        if np.count_nonzero(key[: request.committed] != request.tokens):
             raise InvalidInput("the tokens do not begin with those that the request has committed (`request.tokens`)")
         whole = len(key) // config.page_size * config.page_size
         given = {}
@@ -315,7 +320,9 @@ class RequestCalls(SessionCalls):
             *(len(key), space, request.committed, request.inserted, count("priority", priority, -(2**31))),
             self._namespaces.stamp(space),
             *(*(len(given[name]) for name in self._names), *evicted),
-            *self._numbers(self._hold(request.receipt)),
+            *self._node(request.receipt.node),
+            request.receipt.end,
+            *self._hold(request.receipt).since,
             (finished or leave_state) and whole == len(key),
         ]
         return key, given, numbers
