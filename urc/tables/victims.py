@@ -1,10 +1,11 @@
 """Victim orders: the rows with the smallest keys, kept in O(log rows) per change and found in O(1).
 
-A tournament with blocks of 4. Level 0 is the rows' own table, never copied: a block's winner is computed from its
-rows. Each level above holds the winners of the level below, a block to a row, up to a single row. What is stored is
-therefore about rows/3 winners; a row's key is a pure function of the row, so nothing goes stale. Several orders of the
-same rows are kept side by side. Larger blocks would take less room and fewer steps, but a step has to stay below the
-size up to which XLA makes one kernel of a loop (see `urc.tables.packed.STEP`).
+A tournament by blocks of BLOCK. A block of rows has an entry, its winner: the smallest key, and the row that has it.
+BLOCK entries have an entry, the winner of these; and so on, up to a single one. They lie in one array as in a heap: the
+first is the winner of all, those below entry i are BLOCK * i + 1 and on, the last ones are of the blocks of rows. That
+is about a third of the number of rows. An entry is a pure function of its rows, so nothing goes stale. Several orders
+of the same rows are kept side by side. Larger blocks would take less room and fewer steps, but a step has to stay below
+the size up to which XLA makes one kernel of a loop (see `urc.tables.packed.STEPS`).
 """
 
 import math
@@ -18,7 +19,8 @@ from jax import lax
 
 from urc.tables.packed import NULL, Row, Table, on_cpu
 
-BLOCK = 4
+SHIFT = 2
+BLOCK = 1 << SHIFT
 WORDS = 5
 """int32 words of a key, compared in order."""
 
@@ -34,21 +36,14 @@ def padded_rows(rows: int) -> int:
     return BLOCK * math.ceil(rows / BLOCK)
 
 
-def _levels(rows: int) -> list[tuple[int, int]]:
-    """(first index, size) of each level of winners for a table of `rows` (a multiple of BLOCK) rows."""
-    levels, start, size = [], 0, rows // BLOCK
-    while True:
-        size = 1 if size == 1 else padded_rows(size)
-        levels.append((start, size))
-        if size == 1:
-            return levels
-        start, size = start + size, size // BLOCK
+def _inner(rows: int) -> int:
+    """Entries that are not a block of rows, for a table of `rows` (a multiple of BLOCK) rows."""
+    return math.ceil((rows // BLOCK - 1) / (BLOCK - 1))
 
 
 def init(rows: int, orders: int) -> jax.Array:
-    """No candidates: i32[orders, winners, WORDS + 1], a key and the row that has it, NULL where a block has none."""
-    start, size = _levels(rows)[-1]
-    return jnp.full((orders, start + size, WORDS + 1), NULL, jnp.int32)
+    """No candidates: i32[orders, entries, WORDS + 1], a key and the row that has it, NULL where a block has none."""
+    return jnp.full((orders, BLOCK * max(_inner(rows), 1) + 1, WORDS + 1), NULL, jnp.int32)
 
 
 def _goes_before(b: tuple[jax.Array, ...], a: tuple[jax.Array, ...]) -> jax.Array:
@@ -75,86 +70,84 @@ def _contenders(entries: jax.Array) -> tuple[jax.Array, ...]:
     return entries[..., WORDS] >= 0, *(entries[..., w] for w in range(WORDS + 1))
 
 
-def _first_of(count: int, contender: Callable[[jax.Array], tuple[jax.Array, ...]]) -> jax.Array:
-    """The entry of those that `contender(i)` gives, i < count: one at a time, in a loop that is small."""
+def _first_of(start: jax.Array, contender: Callable[[jax.Array], tuple[jax.Array, ...]]) -> jax.Array:
+    """Which (i32[]) of BLOCK places from `start` on has the first of `contender`s (is a candidate, words.., row).
+
+    One at a time, in a loop that touches little.
+    """
 
     def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        i, best = carry
-        new = contender(i)
-        takes = _goes_before(new, _contenders(best))
-        return i + 1, jnp.where(takes, jnp.stack(new[1:]), best)
+        at, best = carry
+        return at - 1, jnp.where(_goes_before(contender(best), contender(at)), best, at)
 
-    nobody = jnp.full(WORDS + 1, NULL, jnp.int32)
-    return lax.while_loop(lambda carry: carry[0] < count, body, (jnp.int32(0), nobody))[1]
+    return lax.while_loop(lambda carry: carry[0] >= start, body, (start + (BLOCK - 2), start + (BLOCK - 1)))[1]
 
 
 def refresh(orders: jax.Array, which: int, table: Table, row: jax.Array, key_of: KeyOf) -> jax.Array:
-    """`orders`, of which `which` takes note that row `row` of `table` (i32[]; NULL: no-op) has changed in any way."""
+    """`orders`, of which `which` takes note that row `row` of `table` (i32[]; NULL: no-op) has changed in any way.
+
+    It goes up as far as anything changes: for a row that is no candidate, and was none, that is nowhere.
+    """
     rows = table.data.shape[0]
     chex.assert_shape(orders, init(rows, orders.shape[0]).shape)
-    applies, order, zero = row >= 0, jnp.int32(which), jnp.int32(0)
-    starts = np.array([start for start, _ in _levels(rows)], np.int32)
-    levels = jnp.where(applies, len(starts), 0)
+    order, zero, block = jnp.int32(which), jnp.int32(0), jnp.maximum(row, 0) >> SHIFT
 
-    def of_rows_in_turn(index: jax.Array) -> jax.Array:
-        def contender(i: jax.Array) -> tuple[jax.Array, ...]:
-            at = index * BLOCK + i
+    def entry(orders: jax.Array, at: jax.Array) -> jax.Array:
+        return lax.dynamic_slice(orders, (order, at, zero), (1, 1, WORDS + 1))[0, 0]
+
+    def of_rows_in_turn() -> jax.Array:
+        def contender(at: jax.Array) -> tuple[jax.Array, ...]:
             candidate, key = key_of(table.cells(at))
             return candidate, *key, at
 
-        return _first_of(BLOCK, contender)
+        found, *new = contender(_first_of(block * BLOCK, contender))
+        return jnp.where(found, jnp.stack(new), NULL)
 
-    def of_rows(index: jax.Array) -> jax.Array:
-        candidate, key = key_of(table.block(index * BLOCK, BLOCK))
-        return _winner((candidate, *key, index * BLOCK + np.arange(BLOCK, dtype=np.int32)))
+    def of_rows() -> jax.Array:
+        candidate, key = key_of(table.block(block * BLOCK, BLOCK))
+        return _winner((candidate, *key, block * BLOCK + np.arange(BLOCK, dtype=np.int32)))
+
+    def of_entries_in_turn(orders: jax.Array, start: jax.Array) -> jax.Array:
+        return entry(orders, _first_of(start, lambda at: _contenders(entry(orders, at))))
+
+    def of_entries(orders: jax.Array, start: jax.Array) -> jax.Array:
+        return _winner(_contenders(lax.dynamic_slice(orders, (order, start, zero), (1, BLOCK, WORDS + 1))[0]))
 
     def up(carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        orders, depth, index, entry = carry
-        start = jnp.asarray(starts)[depth]
-        orders = lax.dynamic_update_slice(orders, entry[None, None], (order, start + index, zero))
-        index = index // BLOCK
-        size = min(BLOCK, orders.shape[1])  # of the top, what follows is not used
-        first = start + index * BLOCK
+        orders, at, new, _ = carry
+        orders = lax.dynamic_update_slice(orders, new[None, None], (order, at, zero))
+        above = (at - 1) >> SHIFT
+        new = on_cpu(of_entries_in_turn, of_entries, orders, above * BLOCK + 1)
+        return orders, above, new, (at > 0) & jnp.any(new != entry(orders, above))
 
-        def in_turn(orders: jax.Array, first: jax.Array) -> jax.Array:
-            def contender(i: jax.Array) -> tuple[jax.Array, ...]:
-                at = jnp.minimum(first + i, orders.shape[1] - 1)
-                return _contenders(lax.dynamic_slice(orders, (order, at, zero), (1, 1, WORDS + 1))[0, 0])
-
-            return _first_of(size, contender)
-
-        def at_once(orders: jax.Array, first: jax.Array) -> jax.Array:
-            return _winner(_contenders(lax.dynamic_slice(orders, (order, first, zero), (1, size, WORDS + 1))[0]))
-
-        return orders, depth + 1, index, on_cpu(in_turn, at_once, orders, first)
-
-    index = jnp.maximum(row, 0) // BLOCK
-    entry = on_cpu(of_rows_in_turn, of_rows, index)
-    return lax.while_loop(lambda carry: carry[1] < levels, up, (orders, zero, index, entry))[0]
+    at, new = _inner(rows) + block, on_cpu(of_rows_in_turn, of_rows)
+    changes = (row >= 0) & jnp.any(new != entry(orders, at))
+    return lax.while_loop(lambda carry: carry[3], up, (orders, at, new, changes))[0]
 
 
 def first(orders: jax.Array) -> jax.Array:
     """The rows with the smallest keys (i32[orders]), NULL if there is no candidate."""
-    return orders[:, -1, WORDS]
+    return orders[:, 0, WORDS]
 
 
 def rebuild(table: Table, keys_of: Sequence[KeyOf]) -> jax.Array:
     """All orders computed afresh from the table."""
-    rows = table.data.shape[0]
+    rows, inner = table.data.shape[0], _inner(table.data.shape[0])
     blocks = Row(values=table.data.reshape(-1, BLOCK, len(table.columns)), columns=table.columns)
     index = jnp.arange(rows, dtype=jnp.int32).reshape(-1, BLOCK)
     out = []
     for key_of, order in zip(keys_of, init(rows, len(keys_of)), strict=True):
 
-        def entry(block: Row, ids: jax.Array, key_of: KeyOf = key_of) -> jax.Array:
+        def of_rows(block: Row, ids: jax.Array, key_of: KeyOf = key_of) -> jax.Array:
             candidate, key = key_of(block)
             return _winner((candidate, *key, ids))
 
-        entries = jax.vmap(entry)(blocks, index)
-        for start, size in _levels(rows):
-            order = order.at[start : start + entries.shape[0]].set(entries)
-            if size > 1:
-                block = order[start : start + size].reshape(-1, BLOCK, WORDS + 1)
-                entries = jax.vmap(lambda block: _winner(_contenders(block)))(block)
+        order = order.at[inner : inner + rows // BLOCK].set(jax.vmap(of_rows)(blocks, index))
+        stop = inner
+        while stop > 0:  # from the bottom up, those at once of which none is below another
+            start = (stop - 1 + BLOCK - 1) // BLOCK
+            below = order[BLOCK * start + 1 : BLOCK * stop + 1].reshape(-1, BLOCK, WORDS + 1)
+            order = order.at[start:stop].set(jax.vmap(lambda block: _winner(_contenders(block)))(below))
+            stop = start
         out.append(order)
     return jnp.stack(out)
