@@ -145,6 +145,21 @@ class CacheState(struct.PyTreeNode):
         return self.replace(victims=orders).after(*victims.first(orders))
 
 
+def once(
+    applies: jax.Array, change: Callable[[CacheState], tuple[CacheState, Any]], state: CacheState, result: Any
+) -> tuple[CacheState, Any]:
+    """`change(state)`, or (state, result) where `applies` (bool[]) is not set; in place, and as one kernel if small.
+
+    A conditional copies what it hands through. So does a loop of which XLA can see that it runs once at most.
+    """
+
+    def body(carry: tuple[CacheState, Any, jax.Array]) -> tuple[CacheState, Any, jax.Array]:
+        state, result = change(carry[0])
+        return state, result, ~state.true()
+
+    return lax.while_loop(lambda carry: carry[2], body, (state, result, applies))[:2]
+
+
 def next_generation(generation: jax.Array) -> jax.Array:
     """The generation of a row's next node: after 2**31 nodes in one row it starts again."""
     return (generation + 1) & MAX_INT32

@@ -38,5 +38,5 @@ def test_sequential_tokens_spread_over_the_buckets():
 def test_predecessor_follows_the_chain():
     table = Table(data=jnp.array([[NULL, 5], [2, 5], [3, 5], [NULL, 5], [0, 0]], jnp.int32), columns=("next", "hash"))
     heads = jnp.full(8, NULL, jnp.int32).at[5].set(1)
-    found = [int(children.predecessor(heads, table, jnp.int32(row))) for row in (1, 2, 3)]
+    found = [int(children.predecessor(heads, table, jnp.int32(row), table.get(row)["hash"])) for row in (1, 2, 3)]
     assert found == [NULL, 1, 2]

@@ -7,9 +7,9 @@ from flax import struct
 from jax import lax
 
 from urc.components.base import Component
-from urc.state import CacheState, is_device_leaf, next_generation
+from urc.state import CacheState, is_device_leaf, next_generation, once
 from urc.tables import children
-from urc.tables.packed import NULL, Row, Table, read_first
+from urc.tables.packed import NULL, Row, Table, on_cpu, read_first, select
 
 
 class Evicted(struct.PyTreeNode):
@@ -21,77 +21,94 @@ class Evicted(struct.PyTreeNode):
 
 def _receded(sessions: Table, node: jax.Array, parent: jax.Array, end: jax.Array, referenced: jax.Array) -> Table:
     """Sessions that end at `node`, which leaves the tree, end at its parent, at `end`. No-op unless `referenced`."""
-    column = sessions.columns.index("node")
+    column, rows = sessions.columns.index("node"), sessions.data.shape[0]
 
-    def body(carry: tuple[Table, jax.Array]) -> tuple[Table, jax.Array]:
-        sessions, at = carry
-        sessions = sessions.put(at, sessions.get(at) | {"node": parent, "end": end})
-        return sessions, first(sessions)
+    def in_turn(sessions: Table) -> Table:
+        def body(carry: tuple[Table, jax.Array]) -> tuple[Table, jax.Array]:
+            sessions, at = carry
+            row = sessions.get(at)
+            here = row["node"] == node
+            return sessions.put(at, select(here, row | {"node": parent, "end": end}, row)), at + 1
 
-    def first(sessions: Table) -> jax.Array:
-        here, rows = sessions.data[:, column] == node, np.arange(sessions.data.shape[0], dtype=np.int32)
-        return jnp.max(jnp.where(here, rows, NULL))
+        start = jnp.where(referenced, 0, rows)
+        return lax.while_loop(lambda carry: carry[1] < rows - 1, body, (sessions, start))[0]
 
-    start = lax.cond(referenced, first, lambda _: jnp.int32(NULL), sessions)
-    return lax.while_loop(lambda carry: carry[1] >= 0, body, (sessions, start))[0]
+    def at_once(sessions: Table) -> Table:
+        def first(sessions: Table) -> jax.Array:
+            here = sessions.data[:, column] == node
+            return jnp.max(jnp.where(here, np.arange(rows, dtype=np.int32), NULL))
+
+        def body(carry: tuple[Table, jax.Array]) -> tuple[Table, jax.Array]:
+            sessions, at = carry
+            sessions = sessions.put(at, sessions.get(at) | {"node": parent, "end": end})
+            return sessions, first(sessions)
+
+        start = lax.cond(referenced, first, lambda _: jnp.int32(NULL), sessions)
+        return lax.while_loop(lambda carry: carry[1] >= 0, body, (sessions, start))[0]
+
+    return on_cpu(in_turn, at_once, sessions)
 
 
-def remove_leaf(state: CacheState, node: jax.Array) -> tuple[CacheState, jax.Array]:
-    """Takes a childless node (i32[]; NULL: no-op) that holds no values out of the tree. Returns its parent's row."""
+def _unlinked(state: CacheState, node: jax.Array, row: Row) -> CacheState:
+    """Takes a childless node (i32[]; NULL: no-op) out of its bucket and from under its parent; its `row` is the old."""
 
-    def read(state: CacheState) -> dict[str, jax.Array | Row]:
-        row = state.nodes.get(node)
+    def read(state: CacheState) -> dict[str, jax.Array]:
         return {
-            "row": row,
-            "parent_row": state.nodes.get(row["parent"]),
-            "before": children.predecessor(state.heads, state.nodes, jnp.maximum(node, 0)),
+            "before": children.predecessor(state.heads, state.nodes, node, row["hash"]),
             "head": state.heads[children.bucket_of(state.heads, row["hash"])],
-            "scalars": state.scalars.get(0),
+            "siblings": state.nodes.cells(row["parent"])["children"] - 1,
         }
 
-    plan = read_first(state.true(), read, state)
-    row, before, scalars = plan["row"], plan["before"], plan["scalars"]
-    applies = node >= 0
-    referenced = applies & (row[state.config.components[0].column("session")] > 0)
-    sessions = _receded(state.sessions, node, row["parent"], plan["parent_row"]["end"], referenced)
-    parent = jnp.where(applies, row["parent"], NULL)
-    bucket = children.bucket_of(state.heads, row["hash"])
-    head = jnp.where(applies & (before < 0), row["next"], plan["head"])
-    nodes = state.nodes.set(jnp.where(applies, before, NULL), next=row["next"])
-    nodes = nodes.set(parent, children=plan["parent_row"]["children"] - 1)
-    gone = {"parent": NULL, "length": 0, "next": scalars["free_head"], "generation": next_generation(row["generation"])}
-    gone |= {component.column("session"): 0 for component in state.config.components}
-    nodes = nodes.put(node, row | gone)
-    state = state.replace(nodes=nodes, heads=state.heads.at[bucket].set(head), sessions=sessions)
-    state = state.with_scalars(
-        free_head=jnp.where(applies, node, scalars["free_head"]),
-        free_nodes=scalars["free_nodes"] + applies,
-        arena_live=scalars["arena_live"] - jnp.where(applies, row["length"], 0),
-    )
-    return state, parent
+    def unlink(state: CacheState) -> tuple[CacheState, tuple[()]]:
+        plan = read_first(state.true(), read, state)
+        before = plan["before"]
+        nodes = state.nodes.set(before, next=row["next"]).set(row["parent"], children=plan["siblings"])
+        bucket = children.bucket_of(state.heads, row["hash"])
+        heads = state.heads.at[bucket].set(jnp.where(before < 0, row["next"], plan["head"]))
+        return state.replace(nodes=nodes, heads=heads), ()
+
+    return once(node >= 0, unlink, state, ())[0]
 
 
-def release(state: CacheState, node: jax.Array, row: Row, goes: dict[str, jax.Array]) -> CacheState:
-    """Frees the values of `node` (i32[], `row`) of the components that go (bool[]), as far as they are not locked."""
+def release(state: CacheState, row: Row, goes: dict[str, jax.Array]) -> tuple[CacheState, Row, dict[str, jax.Array]]:
+    """Frees the values of a node (its `row`) of the components that go (bool[]), as far as they are not locked.
+
+    Returns, for the caller to write, the row without them, and the scalars that have changed.
+    """
+    counters = {}
     for component in state.config.components:
         name = component.name
         free = goes[name] & component.has_value(row) & (row[component.column("lock")] == 0)
         ledger = state.ledger(component, state.scalars.get(0))
         store, ledger, row = component.release(state.stores[name], ledger, row, free)
-        state = state.with_store(component, store, ledger)
-    return state.replace(nodes=state.nodes.put(node, row))
+        state = state.replace(stores={**state.stores, name: store})
+        counters |= {component.column(field): value for field, value in ledger.items()}
+    return state, row, counters
 
 
 def _evict_one(state: CacheState, driver: Component) -> CacheState:
     """Evicts the first in the driver's victim order: a leaf whole, on an internal node the driver and lower ranks."""
     config = state.config
     node = state.first_victim(driver)
-    row = read_first(state.true(), lambda nodes: nodes.get(node), state.nodes)
-    leaf = is_device_leaf(row, config.components)
+    old = read_first(state.true(), lambda nodes: nodes.get(node), state.nodes)
+    leaf = is_device_leaf(old, config.components)
     lower = {c.name: (c.name == driver.name) | (c.rank < driver.rank) for c in config.components}
-    state = release(state, node, row, {name: leaf | goes for name, goes in lower.items()})
-    state, parent = remove_leaf(state, jnp.where(leaf, node, NULL))
-    return state.refresh(node, jnp.where(parent > 0, parent, NULL))
+    state, row, counters = release(state, old, {name: leaf | goes for name, goes in lower.items()})
+    scalars, generation = state.scalars.get(0), next_generation(old["generation"])
+    gone = {"parent": NULL, "length": 0, "next": scalars["free_head"], "generation": generation}
+    gone |= {component.column("session"): 0 for component in config.components}
+    state = state.replace(nodes=state.nodes.put(node, select(leaf, row | gone, row)))
+    state = state.with_scalars(
+        **counters,
+        free_head=jnp.where(leaf, node, scalars["free_head"]),
+        free_nodes=scalars["free_nodes"] + leaf,
+        arena_live=scalars["arena_live"] - jnp.where(leaf, old["length"], 0),
+    )
+    state = _unlinked(state, jnp.where(leaf, node, NULL), old)
+    referenced = leaf & (old[config.components[0].column("session")] > 0)
+    sessions = _receded(state.sessions, node, old["parent"], old["end"] - old["length"], referenced)
+    parent = jnp.where(leaf & (old["parent"] > 0), old["parent"], NULL)
+    return state.replace(sessions=sessions).refresh(node, parent)
 
 
 def evict(state: CacheState, targets: dict[str, jax.Array]) -> tuple[CacheState, Evicted]:

@@ -143,7 +143,9 @@ def thin(state: CacheState, end: jax.Array, component: Component) -> CacheState:
     def body(carry: tuple[CacheState, jax.Array, Row]) -> tuple[CacheState, jax.Array, Row]:
         state, at, row = carry
         goes = {c.name: jnp.bool_(c.name == component.name) for c in state.config.components}
-        state = release(state, at, row, goes).refresh(at)
+        state, row, counters = release(state, row, goes)
+        state = state.with_scalars(**counters)
+        state = state.replace(nodes=state.nodes.put(at, row)).refresh(at)
         return (state, *read_first(state.true(), surplus, state.nodes))
 
     first = read_first(state.true(), surplus, state.nodes)

@@ -2,11 +2,10 @@
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from urc.ops.path import touched
 from urc.ops.walk import front_part
-from urc.state import CacheState
+from urc.state import CacheState, once
 from urc.tables import children
 from urc.tables.packed import NULL, Row, read_first
 
@@ -45,13 +44,12 @@ def cut_node(state: CacheState, node: jax.Array, cut: jax.Array) -> tuple[CacheS
             "scalars": scalars,
             "free": state.nodes.get(scalars["free_head"]),
             "edge": edge,
-            "before": children.predecessor(state.heads, state.nodes, node),
+            "before": children.predecessor(state.heads, state.nodes, node, row["hash"]),
             "old_head": state.heads[children.bucket_of(state.heads, row["hash"])],
             "rear_head": state.heads[children.bucket_of(state.heads, edge)],
         }
 
-    def body(carry: tuple[CacheState, jax.Array, jax.Array]) -> tuple[CacheState, jax.Array, jax.Array]:
-        state, _, _ = carry
+    def cut_in_two(state: CacheState) -> tuple[CacheState, jax.Array]:
         plan = read_first(state.true(), read, state)
         row, before, scalars, free = plan["row"], plan["before"], plan["scalars"], plan["free"]
         at = scalars["free_head"]
@@ -68,8 +66,6 @@ def cut_node(state: CacheState, node: jax.Array, cut: jax.Array) -> tuple[CacheS
         nodes = state.nodes.put(at, front).put(node, rear | {"parent": at, "hash": plan["edge"], "next": following})
         state = state.replace(nodes=nodes.set(before, next=at), heads=heads)
         state = state.with_scalars(free_head=free["next"], free_nodes=scalars["free_nodes"] - 1)
-        return state, at, ~state.true()  # once; if XLA saw that, it would make a conditional, which copies
+        return state, at
 
-    start = (state, jnp.int32(NULL), applies)
-    state, front, _ = lax.while_loop(lambda carry: carry[2], body, start)
-    return state, front
+    return once(applies, cut_in_two, state, jnp.int32(NULL))

@@ -67,10 +67,9 @@ def bucket_of(heads: jax.Array, edge_hash: jax.Array) -> jax.Array:
     return edge_hash & (heads.shape[0] - 1)
 
 
-def predecessor(heads: jax.Array, table: Table, row: jax.Array) -> jax.Array:
+def predecessor(heads: jax.Array, table: Table, row: jax.Array, edge_hash: jax.Array) -> jax.Array:
     """The row before `row` in its chain (i32[]), NULL if `row` is the first. `row` must be in the table."""
     following = table.columns.index("next")
-    edge_hash = table.get(row)["hash"]
     first = heads[bucket_of(heads, edge_hash)]
 
     def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
