@@ -16,7 +16,7 @@ from urc.ops.path import refresh_path, stamp, walk_up
 from urc.ops.split import cut_node
 from urc.ops.walk import walk, whole_page, whole_pages
 from urc.state import ROOT, CacheState, NodeRef, empty_row
-from urc.tables import children
+from urc.tables import children, clock
 from urc.tables.packed import NULL, Row, copy_run, read_first, select
 
 
@@ -117,8 +117,6 @@ def insert(
     state, front = cut_node(state, jnp.where(applies, found.deepest, NULL), found.cut)
     parent = jnp.where(front >= 0, front, found.deepest)
 
-    state, now = state.tick(applies & (key_len > 0))
-
     # The end node: a new leaf, or the node at which the key ends.
     def look(state: CacheState) -> dict[str, Any]:
         scalars = state.scalars.get(0)
@@ -134,10 +132,11 @@ def insert(
         }
 
     plan = read_first(state.true(), look, state)
-    parent_row: Row = plan["parent_row"]
+    parent_row, scalars = plan["parent_row"], plan["scalars"]
+    now = clock.tick(scalars["clock_hi"], scalars["clock_lo"], applies & (key_len > 0))
     leaf = empty_row(config) | {
         "parent": parent,
-        "start": plan["scalars"]["arena_top"],
+        "start": scalars["arena_top"],
         "length": made,
         "end": key_len,
         "next": plan["head"],
@@ -154,21 +153,24 @@ def insert(
     bucket = children.bucket_of(state.heads, plan["edge"])
     heads = state.heads.at[bucket].set(jnp.where(grows, end, plan["head"]))
     state = state.replace(tokens=tokens, heads=heads)
-    scalars = plan["scalars"]
-    state = state.with_scalars(
-        arena_top=scalars["arena_top"] + jnp.where(grows, made, 0),
-        arena_live=scalars["arena_live"] + jnp.where(grows, made, 0),
-        free_head=jnp.where(grows, plan["free_row"]["next"], scalars["free_head"]),
-        free_nodes=scalars["free_nodes"] - grows,
-    )
-    before = {c.name: state.ledger(c, state.scalars.get(0))["used"] for c in config.components}
+    changed = {
+        "clock_hi": now[0],
+        "clock_lo": now[1],
+        "arena_top": scalars["arena_top"] + jnp.where(grows, made, 0),
+        "arena_live": scalars["arena_live"] + jnp.where(grows, made, 0),
+        "free_head": jnp.where(grows, plan["free_row"]["next"], scalars["free_head"]),
+        "free_nodes": scalars["free_nodes"] - grows,
+    }
+    before = {c.name: state.ledger(c, scalars)["used"] for c in config.components}
     old = applies & ~grows & (key_len > 0)
     existed = {c.name: old & c.has_value(parent_row) for c in config.components}
     handed = {n: each._replace(prefix_len=prefix_len, applies=applies) for n, each in handed.items()}
     for component in config.components:
-        name, ledger = component.name, state.ledger(component, state.scalars.get(0))
+        name, ledger = component.name, state.ledger(component, scalars)
         store, ledger, row = component.commit(state.stores[name], ledger, row, handed[name])
-        state = state.with_store(component, store, ledger)
+        state = state.with_store(component, store)
+        changed |= {component.column(field): value for field, value in ledger.items()}
+    state = state.with_scalars(**changed)
     nodes = state.nodes.put(jnp.where(applies & (end != ROOT), end, NULL), row)
     nodes = nodes.set(jnp.where(grows, parent, NULL), children=parent_row["children"] + 1)
     state = state.replace(nodes=nodes)
