@@ -61,8 +61,8 @@ class Compressed(Component):
 
         return lax.while_loop(lambda state: state[0] < count, body, (jnp.int32(0), carry))[1]
 
-    def read(self, store, row, end, out):
-        step = lambda out, block, place: out.at[block].set(store.slots[place])
+    def read(self, store, row, end, out, at):
+        step = lambda out, block, place: out.at[at + block].set(store.slots[place])
         return self._per_block(row, self.size(row), step, out)
 
     def counts(self, tokens, whole):

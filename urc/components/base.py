@@ -130,10 +130,11 @@ class Component(struct.PyTreeNode):
         """Slots (i32) that the node holds of this component."""
         raise NotImplementedError
 
-    def read(self, store: Store, row: Row, end: jax.Array, out: jax.Array) -> jax.Array:
+    def read(self, store: Store, row: Row, end: jax.Array, out: jax.Array, at: jax.Array) -> jax.Array:
         """Writes the slots of this node that a request which resumes at `end` (tokens) reads to their place in `out`.
 
-        `out`: i32[n], n what `counts` takes at most: laid out as an insert of the same key takes them.
+        Their places are those in which an insert of the same key takes them, counted from out[at] (i32[]) on: as many
+        as `counts` takes at most. The rest of `out` (i32[m]) is other requests'.
         """
         raise NotImplementedError
 

@@ -37,9 +37,9 @@ class Full(PerToken):
         """Wherever the node has its value."""
         return carry, self.has_value(row)
 
-    def read(self, store: PerTokenStore, row: Row, end: jax.Array, out: jax.Array) -> jax.Array:
+    def read(self, store: PerTokenStore, row: Row, end: jax.Array, out: jax.Array, at: jax.Array) -> jax.Array:
         """The run's slots, beside its tokens."""
-        return copy_run(out, row["end"] - row["length"], store.slots, row["start"], self.size(row))
+        return copy_run(out, at + (row["end"] - row["length"]), store.slots, row["start"], self.size(row))
 
     def counts(self, tokens: int, whole: int) -> tuple[int, ...]:
         """One slot per token, or only those of the whole pages."""

@@ -80,9 +80,9 @@ class Mamba(Component):
         """One state, or none."""
         return self.has_value(row).astype(jnp.int32)
 
-    def read(self, store: MambaStore, row: Row, end: jax.Array, out: jax.Array) -> jax.Array:
+    def read(self, store: MambaStore, row: Row, end: jax.Array, out: jax.Array, at: jax.Array) -> jax.Array:
         """The state at `end`."""
-        return out.at[0].set(jnp.where(row["end"] == end, row[self.column("value")], out[0]))
+        return out.at[at].set(jnp.where(row["end"] == end, row[self.column("value")], out[at]))
 
     def counts(self, tokens: int, whole: int) -> tuple[int, ...]:
         """One state, that after the whole pages, or none."""

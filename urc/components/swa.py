@@ -52,12 +52,12 @@ class SWA(PerToken):
         run = jnp.where(self.has_value(row), run, 0)
         return run, run == self.window
 
-    def read(self, store: PerTokenStore, row: Row, end: jax.Array, out: jax.Array) -> jax.Array:
+    def read(self, store: PerTokenStore, row: Row, end: jax.Array, out: jax.Array, at: jax.Array) -> jax.Array:
         """The part of the run that lies in the window: only that is locked for the request."""
         start = row["end"] - row["length"]
         first = jnp.maximum(start, end - self.window)
         count = jnp.where(self.has_value(row), row["end"] - first, 0)
-        return copy_run(out, first, store.slots, row["start"] + (first - start), count)
+        return copy_run(out, at + first, store.slots, row["start"] + (first - start), count)
 
     def counts(self, tokens: int, whole: int) -> tuple[int, ...]:
         """One slot per token, or only those of the whole pages, or none."""

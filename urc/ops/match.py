@@ -1,5 +1,8 @@
 """match_prefix and probe: the longest prefix of a key from which a request can resume."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -28,11 +31,24 @@ class Match(struct.PyTreeNode):
     stop: jax.Array  # i32[], a `Stop`
 
 
+def slot_rooms(state: CacheState, width: int) -> dict[str, int]:
+    """Per component, slots of a request that an insert of a key of `width` tokens takes at most."""
+    return {component.name: max(component.counts(width, width)) for component in state.config.components}
+
+
 def read_slots(state: CacheState, node: jax.Array, cut: jax.Array, width: int) -> dict[str, jax.Array]:
     """Per component the slots i32[n] of the path that ends at `node`, or `cut` > 0 tokens into it.
 
     n: what an insert of a key of `width` tokens takes at most.
     """
+    outs = {name: jnp.full(room, NULL, jnp.int32) for name, room in slot_rooms(state, width).items()}
+    return write_slots(state, node, cut, outs, dict.fromkeys(outs, jnp.int32(0)))
+
+
+def write_slots(
+    state: CacheState, node: jax.Array, cut: jax.Array, outs: dict[str, jax.Array], places: dict[str, jax.Array]
+) -> dict[str, jax.Array]:
+    """`outs` (per component i32[m]) with the slots of a path (see `read_slots`) from `places` (i32[]) on."""
     config = state.config
 
     def row_of(at: jax.Array) -> Row:
@@ -47,13 +63,11 @@ def read_slots(state: CacheState, node: jax.Array, cut: jax.Array, width: int) -
 
         def body(carry: tuple[jax.Array, jax.Array], component: Component = component) -> tuple[jax.Array, jax.Array]:
             out, at = carry
-            row = row_of(at)
-            out, parent = component.read(state.stores[component.name], row, end, out), row["parent"]
+            row, name = row_of(at), component.name
+            out, parent = component.read(state.stores[name], row, end, out, places[name]), row["parent"]
             return out, jnp.where(component.reads(state.nodes.cells(parent), end), parent, NULL)
 
-        room = max(component.counts(width, width))
-        empty = jnp.full(room, NULL, jnp.int32)
-        slots[component.name], at = lax.while_loop(lambda carry: carry[1] > 0, body, (empty, start))
+        slots[component.name], at = lax.while_loop(lambda carry: carry[1] > 0, body, (outs[component.name], start))
     return slots
 
 
@@ -78,6 +92,15 @@ def _walks(
 
 def settle(state: CacheState, found: Walk, width: int) -> tuple[CacheState, Match]:
     """What a match does once the walk is known: split where it ended, touch the path, read the slots."""
+    read = lambda state, node: read_slots(state, node, jnp.int32(0), width)
+    state, match, slots = _settle(state, found, read)
+    return state.after(*(jnp.sum(held[:1]) for held in slots.values())), match.replace(slots=slots)
+
+
+def _settle(
+    state: CacheState, found: Walk, read: Callable[[CacheState, jax.Array], Any]
+) -> tuple[CacheState, Match, Any]:
+    """`settle`; of slots, what `read(state, node)` makes of them, and none in the `Match`."""
     state, front = cut_node(state, found.deepest, found.cut)
     # The deepest usable prefix may be the front part; without it, it is the deepest that ends at a node.
     inside = (found.usable == found.deepest) & (found.cut > 0)
@@ -89,18 +112,19 @@ def settle(state: CacheState, found: Walk, width: int) -> tuple[CacheState, Matc
     state = state.replace(nodes=walk_up(state.nodes, node, lambda row: stamp(row, config, length, now)))
     parts = (front, jnp.where(front >= 0, found.deepest, NULL))
     state = refresh_path(state, node, length, above=NOTHING, also=parts)
-    ref, slots = read_first(state.true(), lambda s: (s.ref(node), read_slots(s, node, jnp.int32(0), width)), state)
-    state = state.after(ref.generation, *(jnp.sum(held[:1]) for held in slots.values()))
+    ref, slots = read_first(state.true(), lambda state: (state.ref(node), read(state, node)), state)
+    state = state.after(ref.generation)
     full_len = jnp.where(missed, length, found.hits[base])
-    return state, Match(
+    match = Match(
         node=ref,
         device_len=length,
         full_len=full_len,
         branching_len=_branching(config, full_len, length),
         hits={name: jnp.where(missed, jnp.minimum(hit, length), hit) for name, hit in found.hits.items()},
-        slots=slots,
+        slots={},
         stop=jnp.where(missed, Stop.NO_FREE_NODE, found.stop).astype(jnp.int32),
     )
+    return state, match, slots
 
 
 def match_prefix(
@@ -138,8 +162,41 @@ def match_prefixes(
 
 
 def _in_turn(state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array) -> tuple[CacheState, Match]:
-    step = lambda state, query: match_prefix(state, query[0], query[1], namespace=query[2])
-    return lax.scan(step, state, (keys, lengths, namespaces))
+    def one(state: CacheState, walk_of: Callable[[CacheState], Walk]) -> tuple[CacheState, Match, jax.Array, jax.Array]:
+        state, match, _ = _settle(state, read_first(state.true(), walk_of, state), lambda *_: ())
+        return state, match, match.node.index, jnp.int32(0)
+
+    return _each(state, keys, lengths, namespaces, one)
+
+
+def _each(
+    state: CacheState,
+    keys: jax.Array,
+    lengths: jax.Array,
+    namespaces: jax.Array,
+    one: Callable[[CacheState, Callable[[CacheState], Walk]], tuple[CacheState, Match, jax.Array, jax.Array]],
+) -> tuple[CacheState, Match]:
+    """B matches in turn: `one(state, walk)` gives the state, the `Match` but for its slots, and of which node's path
+    those are, or how far into it. Keys are read, and slots written, where they lie: none of them is copied.
+    """
+    number, width = keys.shape
+    padded = jax.vmap(lambda key: whole_page(key, state.config))(keys)
+    flat, lengths = padded.reshape(-1), key_length(lengths, keys, state.config)
+    rooms = slot_rooms(state, width)
+    outs = {name: jnp.full(number * room, NULL, jnp.int32) for name, room in rooms.items()}
+
+    def step(carry: tuple[CacheState, dict[str, jax.Array]], query: tuple[jax.Array, ...]) -> tuple[Any, Match]:
+        state, outs = carry
+        i, length, namespace = query
+        base = i * padded.shape[1]
+        walk_of = lambda s: walk(s.config, s.nodes, s.heads, s.tokens, flat, length, namespace, base)
+        state, match, node, cut = one(state, walk_of)
+        outs = write_slots(state, node, cut, outs, {name: i * room for name, room in rooms.items()})
+        return (state, outs), match
+
+    queries = jnp.arange(number, dtype=jnp.int32), lengths, namespaces
+    (state, outs), found = lax.scan(step, (state, outs), queries)
+    return state, found.replace(slots={name: out.reshape(number, -1) for name, out in outs.items()})
 
 
 def _side_by_side(
@@ -156,9 +213,13 @@ def _side_by_side(
     return lax.scan(step, state, (walks, queries))
 
 
-def _probed(state: CacheState, found: Walk, width: int) -> Match:
-    """The result of a walk that changes nothing."""
-    cut = jnp.where(found.usable == found.deepest, found.cut, 0)
+def _used_cut(found: Walk) -> jax.Array:
+    """How far into `usable` a walk's usable prefix ends; 0 if at its end."""
+    return jnp.where(found.usable == found.deepest, found.cut, 0)
+
+
+def _probed(state: CacheState, found: Walk) -> Match:
+    """The result of a walk that changes nothing, but for the slots."""
     full_len = found.hits[state.config.components[0].name]
     return Match(
         node=state.ref(found.usable),
@@ -166,7 +227,7 @@ def _probed(state: CacheState, found: Walk, width: int) -> Match:
         full_len=full_len,
         branching_len=_branching(state.config, full_len, found.usable_len),
         hits=found.hits,
-        slots=read_slots(state, found.usable, cut, width),
+        slots={},
         stop=found.stop,
     )
 
@@ -177,7 +238,8 @@ def probe(state: CacheState, key: jax.Array, length: jax.Array, *, namespace: ja
     length = key_length(length, key, state.config)
 
     def read(state: CacheState) -> Match:
-        return _probed(state, _walk(state, whole_page(key, state.config), length, namespace), key.shape[0])
+        found = _walk(state, whole_page(key, state.config), length, namespace)
+        return _probed(state, found).replace(slots=read_slots(state, found.usable, _used_cut(found), key.shape[0]))
 
     return read_first(state.true(), read, state)
 
@@ -187,11 +249,16 @@ def probes(state: CacheState, keys: jax.Array, lengths: jax.Array, *, namespaces
     namespaces = jnp.broadcast_to(jnp.asarray(namespaces, jnp.int32), lengths.shape)
 
     def in_turn(state: CacheState) -> Match:
-        return lax.map(lambda query: probe(state, query[0], query[1], namespace=query[2]), (keys, lengths, namespaces))
+        def one(_: CacheState, walk_of: Callable) -> tuple[CacheState, Match, jax.Array, jax.Array]:
+            found = walk_of(state)
+            return state, _probed(state, found), found.usable, _used_cut(found)
+
+        return _each(state, keys, lengths, namespaces, one)[1]
 
     def side_by_side(state: CacheState) -> Match:
         found = _walks(state, keys, lengths, namespaces)[0]
-        return lax.map(lambda one: _probed(state, one, keys.shape[1]), found)
+        read = lambda one: read_slots(state, one.usable, _used_cut(one), keys.shape[1])
+        return lax.map(lambda one: _probed(state, one).replace(slots=read(one)), found)
 
     read = lambda state: on_cpu(in_turn, side_by_side, state)
     return read_first(state.true(), read, state)

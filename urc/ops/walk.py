@@ -63,13 +63,14 @@ def walk(
     key: jax.Array,
     length: jax.Array,
     namespace: jax.Array,
+    base: jax.Array | int = 0,
 ) -> Walk:
-    """Follows `key` (i32[K], see `whole_page`) for `length` (i32[], whole pages) tokens."""
+    """Follows key[base:] (i32[K], see `whole_page`; i32[]) for `length` (i32[], whole pages) tokens."""
     page = config.page_size
 
     def child_slot(node: jax.Array, pos: jax.Array) -> tuple[jax.Array, jax.Array]:
         """(hash of the edge by which `node` would go on at `pos`, first row of its bucket)."""
-        edge = children.edge_hash(node, namespace, key, pos, page)
+        edge = children.edge_hash(node, namespace, key, base + pos, page)
         first = heads[children.bucket_of(heads, edge)]
         return edge, jnp.where(pos < length, first, NULL)
 
@@ -78,7 +79,7 @@ def walk(
         row = nodes.cells(candidate)
         plausible = (row["hash"] == at["edge"]) & (row["parent"] == at["node"]) & (row["namespace"] == namespace)
         limit = jnp.where(plausible, jnp.minimum(row["length"], length - pos), 0)
-        agree = whole_pages(common_run(tokens, row["start"], key, pos, limit), config)
+        agree = whole_pages(common_run(tokens, row["start"], key, base + pos, limit), config)
         found = agree > 0  # a hash alone never decides: at least the first page is equal
         ends = found & (agree == row["length"])
         pos = pos + agree
