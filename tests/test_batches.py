@@ -446,7 +446,9 @@ def test_each_is_one_program_and_compiled_once(hybrid, monkeypatch):
 
     monkeypatch.setattr(Program, "__call__", counted)
     session = hybrid.open_session()
-    (first,) = hybrid.step(begin=[[1] * 8], sessions=[session]).begun
+    first, *others = hybrid.step(begin=[[1] * 8, [8], [9]], extend=1, sessions=[session, None, None]).begun
+    for other in others:
+        hybrid.abort(other)
     slots = [{"full": hybrid.alloc("full", 4)} for _ in range(2)]
     made = [program.compilations() for program in (compiled.step, compiled.inserts, compiled.locks, compiled.unlocks)]
     ran.clear()

@@ -161,23 +161,34 @@ def match_prefixes(
     return on_cpu(_in_turn, _side_by_side, state, keys, lengths, namespaces)
 
 
+def settle_without_slots(state: CacheState, found: Walk) -> tuple[CacheState, Match]:
+    """`settle`, for who reads the slots otherwise."""
+    state, match, _ = _settle(state, found, lambda *_: ())
+    return state, match
+
+
 def _in_turn(state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array) -> tuple[CacheState, Match]:
-    def one(state: CacheState, walk_of: Callable[[CacheState], Walk]) -> tuple[CacheState, Match, jax.Array, jax.Array]:
-        state, match, _ = _settle(state, read_first(state.true(), walk_of, state), lambda *_: ())
+    def one(
+        state: CacheState, _: jax.Array, walk_of: Callable[[CacheState], Walk]
+    ) -> tuple[CacheState, Match, jax.Array, jax.Array]:
+        state, match = settle_without_slots(state, read_first(state.true(), walk_of, state))
         return state, match, match.node.index, jnp.int32(0)
 
-    return _each(state, keys, lengths, namespaces, one)
+    state, matches, slots = each_in_place(state, keys, lengths, namespaces, one)
+    return state, matches.replace(slots=slots)
 
 
-def _each(
+def each_in_place(
     state: CacheState,
     keys: jax.Array,
     lengths: jax.Array,
     namespaces: jax.Array,
-    one: Callable[[CacheState, Callable[[CacheState], Walk]], tuple[CacheState, Match, jax.Array, jax.Array]],
-) -> tuple[CacheState, Match]:
-    """B matches in turn: `one(state, walk)` gives the state, the `Match` but for its slots, and of which node's path
-    those are, or how far into it. Keys are read, and slots written, where they lie: none of them is copied.
+    one: Callable[[CacheState, jax.Array, Callable[[CacheState], Walk]], tuple[CacheState, Any, jax.Array, jax.Array]],
+) -> tuple[CacheState, Any, dict[str, jax.Array]]:
+    """B keys in turn, which are read, and slots written, where they lie: none of them is copied.
+
+    `one(state, i, walk)` makes of a walk (`walk(state)`) the state, a result, and the node to the end of whose path,
+    or how far into which, slots are wanted. The state, all results, and the slots, as `read_slots` returns them.
     """
     number, width = keys.shape
     padded = jax.vmap(lambda key: whole_page(key, state.config))(keys)
@@ -185,18 +196,18 @@ def _each(
     rooms = slot_rooms(state, width)
     outs = {name: jnp.full(number * room, NULL, jnp.int32) for name, room in rooms.items()}
 
-    def step(carry: tuple[CacheState, dict[str, jax.Array]], query: tuple[jax.Array, ...]) -> tuple[Any, Match]:
+    def step(carry: tuple[CacheState, dict[str, jax.Array]], query: tuple[jax.Array, ...]) -> tuple[Any, Any]:
         state, outs = carry
         i, length, namespace = query
         base = i * padded.shape[1]
         walk_of = lambda s: walk(s.config, s.nodes, s.heads, s.tokens, flat, length, namespace, base)
-        state, match, node, cut = one(state, walk_of)
+        state, result, node, cut = one(state, i, walk_of)
         outs = write_slots(state, node, cut, outs, {name: i * room for name, room in rooms.items()})
-        return (state, outs), match
+        return (state, outs), result
 
     queries = jnp.arange(number, dtype=jnp.int32), lengths, namespaces
-    (state, outs), found = lax.scan(step, (state, outs), queries)
-    return state, found.replace(slots={name: out.reshape(number, -1) for name, out in outs.items()})
+    (state, outs), results = lax.scan(step, (state, outs), queries)
+    return state, results, {name: out.reshape(number, -1) for name, out in outs.items()}
 
 
 def _side_by_side(
@@ -249,11 +260,12 @@ def probes(state: CacheState, keys: jax.Array, lengths: jax.Array, *, namespaces
     namespaces = jnp.broadcast_to(jnp.asarray(namespaces, jnp.int32), lengths.shape)
 
     def in_turn(state: CacheState) -> Match:
-        def one(_: CacheState, walk_of: Callable) -> tuple[CacheState, Match, jax.Array, jax.Array]:
+        def one(_: CacheState, i: jax.Array, walk_of: Callable) -> tuple[CacheState, Match, jax.Array, jax.Array]:
             found = walk_of(state)
             return state, _probed(state, found), found.usable, _used_cut(found)
 
-        return _each(state, keys, lengths, namespaces, one)[1]
+        _, matches, slots = each_in_place(state, keys, lengths, namespaces, one)
+        return matches.replace(slots=slots)
 
     def side_by_side(state: CacheState) -> Match:
         found = _walks(state, keys, lengths, namespaces)[0]

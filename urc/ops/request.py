@@ -1,5 +1,6 @@
 """A request's life in whole steps: each of these is one program, and leaves the ledger closed."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,11 +13,11 @@ from urc.errors import Status
 from urc.ops.evict import Evicted, evict
 from urc.ops.insert import Inserted, insert
 from urc.ops.lock import Receipt, lock, unlock
-from urc.ops.match import Match, read_slots, settle
-from urc.ops.slots import alloc, free
+from urc.ops.match import Match, each_in_place, read_slots, settle, settle_without_slots
+from urc.ops.slots import alloc_into, free
 from urc.ops.walk import Walk, front_part, key_length, walk, whole_page
 from urc.state import ROOT, CacheState, NodeRef
-from urc.tables.packed import NULL, read_first, select
+from urc.tables.packed import NULL, on_cpu, read_first, select
 
 
 class Begun(struct.PyTreeNode):
@@ -60,6 +61,18 @@ def reserve(
     All or nothing: returns the state, the slots (i32[widths[name]] each, NULL behind), what was evicted, and a `Status`
     (i32[]): POOL_EMPTY, and no change, where the unlocked nodes do not hold as much.
     """
+    outs = {name: jnp.full(widths[name], NULL, jnp.int32) for name in counts}
+    return _reserve(state, counts, outs, dict.fromkeys(counts, jnp.int32(0)), widths)
+
+
+def _reserve(
+    state: CacheState,
+    counts: dict[str, jax.Array],
+    outs: dict[str, jax.Array],
+    places: dict[str, jax.Array],
+    widths: dict[str, int],
+) -> tuple[CacheState, dict[str, jax.Array], Evicted, jax.Array]:
+    """`reserve`, with the slots written to `outs` (i32[m] each) from `places` (i32[]) on, and nothing behind them."""
     config = state.config
     parts = [config.component(name) for name in counts]
     counts = {name: jnp.asarray(count, jnp.int32) for name, count in counts.items()}
@@ -77,7 +90,8 @@ def reserve(
         fits = fits & (counts[component.name] <= size - used)
     slots = {}
     for name, count in counts.items():
-        state, slots[name], _ = alloc(state, name, jnp.where(fits, count, 0), width=widths[name])
+        count = jnp.where(fits, count, 0)
+        state, slots[name], _ = alloc_into(state, name, count, outs[name], places[name], width=widths[name])
     return state, slots, evicted, jnp.where(fits, Status.OK, Status.POOL_EMPTY).astype(jnp.int32)
 
 
@@ -113,15 +127,27 @@ def begin(
     """
     config, namespace = state.config, jnp.asarray(namespace, jnp.int32)
     wanted, length = jnp.asarray(length, jnp.int32) >= 0, key_length(length, key, config)
+    padded = whole_page(key, config)
+    walk_of = lambda state: walk(config, state.nodes, state.heads, state.tokens, padded, length, namespace)
+    return _begin(state, wanted, walk_of, lambda state, found: settle(state, found, key.shape[0]))
+
+
+def _begin(
+    state: CacheState,
+    wanted: jax.Array,
+    walk_of: Callable[[CacheState], Walk],
+    settled: Callable[[CacheState, Walk], tuple[CacheState, Match]],
+) -> tuple[CacheState, Begun]:
+    """`begin`, if `wanted` (bool[]), of what `walk_of(state)` finds, which `settled` makes a match of."""
 
     def plan(state: CacheState) -> tuple[Walk, jax.Array]:
-        found = walk(config, state.nodes, state.heads, state.tokens, whole_page(key, config), length, namespace)
+        found = walk_of(state)
         return found, wanted & (_room_to_write(state, found) if _writers(state) else jnp.bool_(True))
 
     found, room = read_first(state.true(), plan, state)
     nothing = jax.tree.map(jnp.zeros_like, found)  # what an empty key finds
     found = jax.tree.map(lambda some, none: jnp.where(room, some, none), found, nothing)
-    state, match = settle(state, found, key.shape[0])
+    state, match = settled(state, found)
     state, receipt, _ = lock(state, match.node)
     ones = {c.name: room.astype(jnp.int32) for c in _writers(state)}
     state, own, evicted, _ = reserve(state, ones, widths=dict.fromkeys(ones, 1))
@@ -138,8 +164,27 @@ def begins(
     What one evicted is in the pool as it is right after it, not at the end.
     """
     namespaces = jnp.broadcast_to(jnp.asarray(namespaces, jnp.int32), lengths.shape)
+    return on_cpu(_begins_in_place, _begins, state, keys, lengths, namespaces)
+
+
+def _begins(state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array) -> tuple[CacheState, Begun]:
     step = lambda state, each: begin(state, each[0], each[1], namespace=each[2])
     return lax.scan(step, state, (keys, lengths, namespaces))
+
+
+def _begins_in_place(
+    state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array
+) -> tuple[CacheState, Begun]:
+    wanted = jnp.asarray(lengths, jnp.int32) >= 0
+
+    def one(
+        state: CacheState, i: jax.Array, walk_of: Callable[[CacheState], Walk]
+    ) -> tuple[CacheState, Begun, jax.Array, jax.Array]:
+        state, begun = _begin(state, wanted[i], walk_of, settle_without_slots)
+        return state, begun, begun.match.node.index, jnp.int32(0)
+
+    state, begun, slots = each_in_place(state, keys, lengths, namespaces, one)
+    return state, begun.replace(match=begun.match.replace(slots=slots))
 
 
 def admits(
@@ -172,24 +217,30 @@ def admits(
     config, lengths = state.config, jnp.asarray(lengths, jnp.int32)
     state, begun = begins(state, keys, lengths, namespaces=namespaces)
     rest = [component for component in config.components if not component.copies_on_write]
-    ends = lengths + jnp.asarray(more, jnp.int32)
+    number, ends = lengths.shape[0], lengths + jnp.asarray(more, jnp.int32)
 
     def step(
-        state: CacheState, each: tuple[Begun, jax.Array]
-    ) -> tuple[CacheState, tuple[jax.Array, dict[str, jax.Array], Evicted]]:
-        one, end = each
+        carry: tuple[CacheState, dict[str, jax.Array]], each: tuple[jax.Array, Begun, jax.Array]
+    ) -> tuple[tuple[CacheState, dict[str, jax.Array]], tuple[jax.Array, Evicted]]:
+        state, outs = carry
+        i, one, end = each
         begins = one.status == Status.OK
         counts = {c.name: jnp.where(begins, c.needed(one.match.device_len, end), 0) for c in rest}
-        state, slots, evicted, status = reserve(state, counts, widths=dict.fromkeys(counts, width))
+        places, widths = (dict.fromkeys(counts, each) for each in (i * width, width))
+        state, outs, evicted, status = _reserve(state, counts, outs, places, widths)
         fails = begins & (status != Status.OK)
         for name, slot in one.own.items():
             state = free(state, name, slot[None], fails.astype(jnp.int32))
         node = one.receipt.node
         undone = one.receipt.replace(node=node.replace(index=jnp.where(fails, node.index, NULL)))
         state, _ = unlock(state, undone)
-        return state, (jnp.where(fails, Status.POOL_EMPTY, one.status).astype(jnp.int32), slots, evicted)
+        return (state, outs), (jnp.where(fails, Status.POOL_EMPTY, one.status).astype(jnp.int32), evicted)
 
-    state, (status, slots, evicted) = lax.scan(step, state, (begun, ends))
+    # All slots in one array that each step writes a part of: a row for each would be filled, and then copied.
+    outs = {component.name: jnp.full(number * width, NULL, jnp.int32) for component in rest}
+    small = begun.replace(match=begun.match.replace(slots={}))
+    (state, outs), (status, evicted) = lax.scan(step, (state, outs), (jnp.arange(number, dtype=jnp.int32), small, ends))
+    slots = {name: out.reshape(number, width) for name, out in outs.items()}
     return state, begun.replace(status=status, evicted=evicted), slots
 
 

@@ -7,6 +7,7 @@ from urc.components.base import Component
 from urc.errors import InvalidInput, Status
 from urc.state import CacheState
 from urc.tables import pool
+from urc.tables.packed import NULL
 
 
 def _pool(state: CacheState, name: str) -> tuple[Component, int]:
@@ -24,13 +25,22 @@ def alloc(state: CacheState, name: str, count: jax.Array, *, width: int) -> tupl
     Returns the state, the slots i32[width] (NULL behind them, or all NULL), and a `Status` (i32[]), POOL_EMPTY if
     fewer are free or `count` is not in [0, width].
     """
+    return alloc_into(state, name, count, jnp.full(width, NULL, jnp.int32), jnp.int32(0), width=width)
+
+
+def alloc_into(
+    state: CacheState, name: str, count: jax.Array, out: jax.Array, at: jax.Array, *, width: int
+) -> tuple[CacheState, jax.Array, jax.Array]:
+    """`alloc`, with the slots written to `out` (i32[m]) from out[at] (i32[]) on, and nothing behind them."""
     component, size = _pool(state, name)
     store, ledger = state.stores[name], state.ledger(component, state.scalars.get(0))
     fits = (count >= 0) & (count <= width) & (count <= size - ledger["used"])
     count = jnp.where(fits, count, 0)
-    slots, used = pool.take(component.pool(store), ledger["used"], count, width=width)
-    state = state.with_store(component, store, ledger | {"used": used}).after(jnp.sum(slots[:1]))
-    return state, slots, jnp.where(fits, Status.OK, Status.POOL_EMPTY).astype(jnp.int32)
+    out, used = pool.take_into(out, at, component.pool(store), ledger["used"], count)
+    state = state.with_store(component, store, ledger | {"used": used})
+    if out.shape[0]:
+        state = state.after(out[jnp.minimum(at, out.shape[0] - 1)])
+    return state, out, jnp.where(fits, Status.OK, Status.POOL_EMPTY).astype(jnp.int32)
 
 
 def free(state: CacheState, name: str, slots: jax.Array, count: jax.Array) -> CacheState:

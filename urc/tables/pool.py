@@ -18,8 +18,14 @@ def init(size: int, *, empty: bool = False) -> jax.Array:
 
 def take(slots: jax.Array, used: jax.Array, count: jax.Array, *, width: int) -> tuple[jax.Array, jax.Array]:
     """(i32[width] with the `count` (i32[]) slots taken, NULL behind them; the new `used`)."""
-    out = copy_run(jnp.full(width, NULL, jnp.int32), jnp.int32(0), slots, used, count)
-    return out, used + jnp.maximum(count, 0)
+    return take_into(jnp.full(width, NULL, jnp.int32), jnp.int32(0), slots, used, count)
+
+
+def take_into(
+    out: jax.Array, at: jax.Array, slots: jax.Array, used: jax.Array, count: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """(`out` (i32[m]) with the `count` (i32[]) slots taken from out[at] on; the new `used`)."""
+    return copy_run(out, at, slots, used, count), used + jnp.maximum(count, 0)
 
 
 def give(
