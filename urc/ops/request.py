@@ -285,9 +285,9 @@ def commit(
     wanted = jnp.asarray(leaves, jnp.bool_)
     if not finished:
         wanted = wanted & _surely_fits(state, jnp.asarray(length, jnp.int32), options)
-    room = dict.fromkeys(names, jnp.int32(0) if finished else wanted.astype(jnp.int32))
-    state, fresh, evicted, status = reserve(state, room, widths=dict.fromkeys(names, 1))
-    handed = slots if finished else slots | fresh
+    room = {} if finished else dict.fromkeys(names, wanted.astype(jnp.int32))
+    state, fresh, evicted, status = reserve(state, room, widths=dict.fromkeys(room, 1))
+    handed = slots | fresh
     has = (wanted & (status == Status.OK)).astype(jnp.int32)
     given = given | dict.fromkeys(names, has)
     state, inserted = insert(state, key, length, handed, given=given, **options)
