@@ -10,6 +10,7 @@ from urc.cache import UnifiedRadixCache
 from urc.components import SWA, Component, Full, Mamba
 from urc.config import CacheConfig
 from urc.errors import CacheFull, InvalidInput, InvariantError, Status, Stop
+from urc.program import jit_options
 from urc.results import CommitResult, EvictResult, InsertResult, MatchResult, NodeView, Receipt, Request, Sizes
 from urc.state import CacheState, init
 
@@ -37,6 +38,7 @@ __all__ = [
     "Stop",
     "UnifiedRadixCache",
     "init",
+    "jit_options",
     "ops",
     "policies",
     "testing",

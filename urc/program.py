@@ -20,7 +20,7 @@ Arrays = tuple[jax.Array, ...]
 
 
 @functools.cache
-def compiler_options() -> dict[str, Any]:
+def jit_options() -> dict[str, Any]:
     """Arguments of `jax.jit` by which XLA runs a program's kernels one after the other, on a CPU.
 
     Its default is to hand kernels that do not need each other to a pool of threads, and these are so small that to
@@ -28,7 +28,7 @@ def compiler_options() -> dict[str, Any]:
     """
     if jax.default_backend() != "cpu":
         return {}
-    options = {"compiler_options": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}}
+    options: dict[str, Any] = {"compiler_options": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}}
     try:
         jax.jit(lambda: 0, **options).lower().compile()
     except (TypeError, RuntimeError):
@@ -124,7 +124,7 @@ class Program:
             return [*(leaves[i] for i in written), *results]
 
         call.__name__ = self.transition.__name__
-        return jax.jit(call, donate_argnums=written, **compiler_options()), written
+        return jax.jit(call, donate_argnums=written, **jit_options()), written
 
 
 def program(*writes: str) -> Callable[[Callable[..., tuple[CacheState, Arrays]]], Program]:

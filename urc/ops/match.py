@@ -42,7 +42,7 @@ def read_slots(state: CacheState, node: jax.Array, cut: jax.Array, width: int) -
     n: what an insert of a key of `width` tokens takes at most.
     """
     outs = {name: jnp.full(room, NULL, jnp.int32) for name, room in slot_rooms(state, width).items()}
-    return write_slots(state, node, cut, outs, dict.fromkeys(outs, jnp.int32(0)))
+    return write_slots(state, node, cut, outs, {name: jnp.int32(0) for name in outs})
 
 
 def write_slots(

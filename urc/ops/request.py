@@ -62,7 +62,7 @@ def reserve(
     (i32[]): POOL_EMPTY, and no change, where the unlocked nodes do not hold as much.
     """
     outs = {name: jnp.full(widths[name], NULL, jnp.int32) for name in counts}
-    return _reserve(state, counts, outs, dict.fromkeys(counts, jnp.int32(0)), widths)
+    return _reserve(state, counts, outs, {name: jnp.int32(0) for name in counts}, widths)
 
 
 def _reserve(
@@ -226,7 +226,7 @@ def admits(
         i, one, end = each
         begins = one.status == Status.OK
         counts = {c.name: jnp.where(begins, c.needed(one.match.device_len, end), 0) for c in rest}
-        places, widths = (dict.fromkeys(counts, each) for each in (i * width, width))
+        places, widths = dict.fromkeys(counts, i * width), dict.fromkeys(counts, width)
         state, outs, evicted, status = _reserve(state, counts, outs, places, widths)
         fails = begins & (status != Status.OK)
         for name, slot in one.own.items():

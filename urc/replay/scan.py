@@ -25,7 +25,7 @@ from urc.ops.evict import evict
 from urc.ops.path import touched, walk_up
 from urc.ops.split import cut_node
 from urc.ops.walk import walk
-from urc.program import compiler_options
+from urc.program import jit_options
 from urc.replay.engine import FULL, Run, Served, config_of, run_of
 from urc.replay.trace import Request, Trace
 from urc.state import ROOT, CacheState, empty_row
@@ -277,7 +277,7 @@ def open_state(config: CacheConfig, capacity: int) -> CacheState:
 def compile_program(config: CacheConfig, shape: Shape) -> Program:
     """The program for all chunks of this shape."""
     start = time.perf_counter()
-    program = jax.jit(partial(serve_all, shape=shape), donate_argnums=0, **compiler_options())
+    program = jax.jit(partial(serve_all, shape=shape), donate_argnums=0, **jit_options())
     call = program.lower(open_state(config, 0), *blank(shape)).compile()
     return Program(call, time.perf_counter() - start)
 

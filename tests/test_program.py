@@ -1,0 +1,118 @@
+"""What the handle's programs say that they write is all that they write: what they do not name would be lost."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.extend.core import Literal
+
+import urc
+from urc import compiled
+from urc import state as states
+from urc.program import Program
+
+KINDS = (urc.Full(), urc.SWA(window=8), urc.Mamba())
+CONFIG = urc.CacheConfig(components=KINDS, page_size=2, pools={kind.name: 64 for kind in KINDS}, max_nodes=32)
+PROGRAMS = {name: value for name, value in vars(compiled).items() if isinstance(value, Program)}
+
+
+def shaped(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, np.int32)
+
+
+N, ROWS, KEY = len(KINDS), 2, 16
+INSERT, RECEIPT = 6 + 2 * N, 3 + N
+SLOTS = (shaped(KEY), shaped(KEY), shaped(1))
+BATCH = tuple(shaped(ROWS, *each.shape) for each in SLOTS)
+GIVEN: dict[str, tuple[tuple, dict[str, Any]]] = {
+    "match_prefix": ((shaped(KEY + 2),), {}),
+    "match_prefixes": ((shaped(ROWS, KEY + 2),), {}),
+    "probe": ((shaped(KEY + 2),), {}),
+    "probes": ((shaped(ROWS, KEY + 2),), {}),
+    "insert": ((shaped(INSERT), shaped(KEY), *SLOTS), {}),
+    "inserts": ((shaped(ROWS, INSERT), shaped(ROWS, KEY), *BATCH), {}),
+    "evict": ((shaped(N),), {}),
+    "lock": ((shaped(2),), {}),
+    "locks": ((shaped(ROWS, 2),), {}),
+    "unlock": ((shaped(RECEIPT),), {}),
+    "unlocks": ((shaped(ROWS, RECEIPT),), {}),
+    "release_early": ((shaped(RECEIPT),), {"name": "swa"}),
+    "open_session": ((), {}),
+    "advance_session": ((shaped(4),), {}),
+    "recede_session": ((shaped(3),), {}),
+    "close_session": ((shaped(2),), {}),
+    "alloc": ((shaped(),), {"name": "full", "width": 8}),
+    "free": ((shaped(8), shaped()), {"name": "full"}),
+    "begin": ((shaped(KEY + 2),), {}),
+    "begins": ((shaped(ROWS, KEY + 2),), {}),
+    "reserve": ((shaped(N),), {"widths": (8, 8, 0)}),
+    "commit": ((shaped(INSERT + RECEIPT + 1), shaped(KEY), *SLOTS), {"finished": False}),
+    "step": (
+        (shaped(ROWS, INSERT + RECEIPT + 3), shaped(ROWS, KEY), shaped(ROWS, KEY + 3), *BATCH),
+        {"width": KEY},
+    ),
+    "abort": ((shaped(N + RECEIPT), *[shaped(8)] * N), {}),
+}
+
+
+def origin(jaxpr: Any, variable: Any) -> int | None:
+    """Which input of a program (its jaxpr) an output is, handed through loops, branches and calls; None: another."""
+    while True:
+        if isinstance(variable, Literal):
+            return None
+        if variable in jaxpr.invars:
+            return jaxpr.invars.index(variable)
+        made_by = [equation for equation in jaxpr.eqns if variable in equation.outvars]
+        if not made_by:
+            return None  # a constant
+        (equation,) = made_by
+        place = handed_through(equation, equation.outvars.index(variable))
+        if place is None:
+            return None
+        variable = equation.invars[place]
+
+
+def handed_through(equation: Any, i: int) -> int | None:
+    """Which operand the i-th result of an equation is; None if it is computed."""
+    inner, params = equation.primitive.name, equation.params
+    if inner == "scan":
+        carried = params["num_consts"] + i
+        body = params["jaxpr"].jaxpr
+        return carried if i < params["num_carry"] and origin(body, body.outvars[i]) == carried else None
+    if inner == "while":
+        body, consts = params["body_jaxpr"].jaxpr, params["body_nconsts"]
+        return params["cond_nconsts"] + consts + i if origin(body, body.outvars[i]) == consts + i else None
+    if inner == "cond":
+        found = {origin(branch.jaxpr, branch.jaxpr.outvars[i]) for branch in params["branches"]}
+        return None if len(found) > 1 or None in found else 1 + found.pop()
+    if "jaxpr" in params:
+        body = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])
+        return origin(body, body.outvars[i])
+    return None
+
+
+def undeclared(program: Program, given: tuple, static: dict[str, Any]) -> list[str]:
+    """Arrays of the state that a program makes and does not say that it writes."""
+    state = jax.eval_shape(lambda: states.init(CONFIG))
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(state)[0]]
+    run = lambda state, *given: program.transition(state, *given, **static)[0]
+    jaxpr = jax.make_jaxpr(run)(state, *given).jaxpr
+    same = [origin(jaxpr, variable) == i for i, variable in enumerate(jaxpr.outvars)]
+    written = tuple("." + field for field in program.writes)
+    return [path for path, kept in zip(paths, same, strict=True) if not kept and not path.startswith(written)]
+
+
+def test_every_program_is_here():
+    assert set(GIVEN) == set(PROGRAMS)
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_program_declares_all_that_it_writes(name):
+    assert undeclared(PROGRAMS[name], *GIVEN[name]) == []
+
+
+def test_what_is_not_declared_is_found():
+    nothing = Program(PROGRAMS["insert"].transition, ())
+    found = {path.split(".")[1].split("[")[0] for path in undeclared(nothing, *GIVEN["insert"])}
+    assert found == {"nodes", "heads", "tokens", "scalars", "victims", "stores"}  # and no sessions
