@@ -13,7 +13,7 @@ from tests.setups import SETUPS
 from urc import compiled
 from urc.ops import match
 from urc.program import Program
-from urc.tables.packed import CHUNK, STEPS, copy_run, move_run
+from urc.tables.packed import CHUNK, STEPS, common_run, copy_run, move_run, none_null
 
 PROGRAMS = [value for value in vars(compiled).values() if isinstance(value, Program)]
 
@@ -62,6 +62,18 @@ def copied(length: int) -> np.ndarray:
     return np.asarray(got)
 
 
+def looked_at(length: int) -> None:
+    held = np.arange(3 * CHUNK, dtype=np.int32)
+    asked, bad = held[2:].copy(), held.copy()
+    if length >= 0:  # the first that differs, and the first that is none
+        asked[3 + length], bad[5 + length] = -7, -1
+    common = jax.jit(lambda limit: common_run(held, 5, asked, 3, limit))
+    want = [length] * 3 if length >= 0 else [0, 1, 9]
+    assert [int(common(max(length, 0) + more)) for more in (0, 1, 9)] == want
+    fine = jax.jit(lambda stop: none_null(bad, 5, stop))
+    assert [bool(fine(5 + length + more)) for more in (0, 1, 9)] == [True, length < 0, length < 0]
+
+
 LENGTHS = [-3, 0, 1, *(step + d for step in STEPS[:-1] for d in (-1, 0, 1)), CHUNK - 1, CHUNK, 2 * CHUNK + 9]
 
 
@@ -74,6 +86,17 @@ def test_runs_are_copied_in_chunks(length, as_on_an_accelerator):
 @pytest.mark.parametrize("length", LENGTHS)
 def test_runs_are_copied_in_steps(length):
     copied(length)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_runs_are_looked_at_in_chunks(length, as_on_an_accelerator):
+    looked_at(length)
+    assert as_on_an_accelerator
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_runs_are_looked_at_in_steps(length):
+    looked_at(length)
 
 
 @pytest.mark.parametrize("name", [pytest.param("p2_tlru_tight_arena", marks=pytest.mark.slow), "p1_all_few_nodes"])

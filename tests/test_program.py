@@ -1,5 +1,8 @@
 """What the handle's programs say that they write is all that they write: what they do not name would be lost."""
 
+import json
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -10,7 +13,7 @@ from jax.extend.core import Literal
 import urc
 from urc import compiled
 from urc import state as states
-from urc.program import Program
+from urc.program import Program, jit_options
 
 KINDS = (urc.Full(), urc.SWA(window=8), urc.Mamba())
 CONFIG = urc.CacheConfig(components=KINDS, page_size=2, pools={kind.name: 64 for kind in KINDS}, max_nodes=32)
@@ -101,6 +104,73 @@ def undeclared(program: Program, given: tuple, static: dict[str, Any]) -> list[s
     same = [origin(jaxpr, variable) == i for i, variable in enumerate(jaxpr.outvars)]
     written = tuple("." + field for field in program.writes)
     return [path for path, kept in zip(paths, same, strict=True) if not kept and not path.startswith(written)]
+
+
+CALLS = """
+import json
+import resource
+
+import jax
+
+jax.config.update("jax_cpu_enable_async_dispatch", False)  # else a call is another thread's, whatever it does
+import numpy as np
+
+import urc
+
+kinds = urc.Full(), urc.SWA(window=32), urc.Mamba()
+pools = {"full": 4096, "swa": 4096, "mamba": 64}
+cache = urc.UnifiedRadixCache(urc.CacheConfig(components=kinds, page_size=1, pools=pools))
+key, numbers = np.arange(200, dtype=np.int32), iter(range(10**6))
+
+
+def insert():
+    fresh = {name: cache.alloc(name, 1 if name == "mamba" else 200) for name in pools}
+    cache.insert(np.append(key[:-1], next(numbers)), fresh)
+
+
+insert()
+node = cache.match_prefix(key).node
+ways = {
+    "match": lambda: cache.match_prefix(np.append(key[:150], next(numbers))),
+    "probe": lambda: cache.probe(key),
+    "lock": lambda: cache.unlock(cache.lock(node)),
+    "insert and evict": lambda: (insert(), cache.evict({"full": 1, "mamba": 1})),
+}
+switches = lambda: resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+for call in ways.values():
+    call()
+counts = {}
+for name, call in ways.items():
+    before = switches()
+    for _ in range(50):
+        call()
+    counts[name] = switches() - before
+print(json.dumps(counts if urc.jit_options() else None))
+"""
+
+
+def test_no_call_waits_for_another_thread():
+    pytest.importorskip("resource")
+    shown = subprocess.run([sys.executable, "-c", CALLS], check=True, capture_output=True, text=True).stdout
+    counts = json.loads(shown)
+    if counts is None:
+        pytest.skip("this JAX cannot be told to run a program's kernels in the caller's thread")
+    assert len(counts) == 4
+    assert max(counts.values()) < 25, counts  # of 50 calls; a call that is handed over switches twice
+
+
+@pytest.mark.parametrize("refusal", [TypeError("no such argument"), RuntimeError("No such compile option")])
+def test_a_jax_that_cannot_be_told_is_not(refusal, monkeypatch):
+    def jit(*_, **__):
+        raise refusal
+
+    monkeypatch.setattr(jax, "jit", jit)
+    assert jit_options.__wrapped__() == {}
+
+
+def test_an_accelerator_is_told_nothing(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert jit_options.__wrapped__() == {}
 
 
 def test_every_program_is_here():

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from urc.tables.packed import CHUNK, NULL, Row, Table, copy_run, move_run, read_first, select
+from urc.tables.packed import CHUNK, NULL, Row, Table, common_run, copy_run, move_run, none_null, read_first, select
 
 
 def table(rows: int = 5) -> Table:
@@ -75,3 +75,27 @@ def test_move_run_moves_down_over_itself(length, to, shift):
 def test_read_first_returns_what_it_reads():
     value = read_first(jnp.bool_(True), lambda x, y: {"sum": x.sum() + y}, jnp.arange(4), jnp.int32(2))
     assert int(value["sum"]) == 8
+
+
+PLACES = st.integers(0, 40)
+COUNTS = st.integers(0, 300)
+
+
+@settings(max_examples=60, deadline=None)
+@given(start=PLACES, at=PLACES, agree=COUNTS, limit=COUNTS)
+def test_runs_are_common_up_to_where_they_differ(start, at, agree, limit):
+    rng = np.random.default_rng(agree)
+    held, asked = rng.integers(0, 9, 400, dtype=np.int32), np.full(400, 9, np.int32)
+    asked[at : at + agree] = held[start : start + agree]  # and 9 from there on, which `held` has nowhere
+    got = jax.jit(common_run)(held, jnp.int32(start), asked, jnp.int32(at), jnp.int32(limit))
+    assert int(got) == min(agree, limit)
+
+
+@settings(max_examples=60, deadline=None)
+@given(start=PLACES, count=COUNTS, null=st.one_of(st.none(), st.integers(0, 399)))
+def test_a_null_is_found_where_it_counts(start, count, null):
+    values = np.arange(400, dtype=np.int32)
+    if null is not None:
+        values[null] = NULL
+    got = jax.jit(none_null)(values, jnp.int32(start), jnp.int32(start + count))
+    assert bool(got) == (null is None or not start <= null < start + count)
