@@ -20,6 +20,10 @@ POOLS = ("scalars", "stores")
 ALL = ("nodes", "heads", "tokens", "scalars", "sessions", "victims", "stores")
 
 
+_apart = getattr(jax.lax, "optimization_barrier", lambda value: value)
+"""Has a value computed once, and not again at every place of what it is put beside; the oldest JAX does without."""
+
+
 def _names(state: CacheState) -> list[str]:
     return [component.name for component in state.config.components]
 
@@ -42,7 +46,7 @@ def _numbers(names: list[str], match: Match) -> jax.Array:
 
 def _matched(state: CacheState, match: Match) -> Arrays:
     """A match's slots of each component, then its numbers, in one array on the last axis."""
-    numbers = jax.lax.optimization_barrier(_numbers(_names(state), match))  # else computed at every place of the slots
+    numbers = _apart(_numbers(_names(state), match))
     return (jnp.concatenate([*_in_order(state, match.slots), numbers], axis=-1),)
 
 

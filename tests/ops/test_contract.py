@@ -104,7 +104,10 @@ def test_no_array_of_the_state_is_copied_in_a_scan(case):
     assert testing.big_copies(scanned(case.call), shape_of(ALL), *case.args) == []
 
 
-@pytest.mark.parametrize("name", ["match_prefixes", "split", "a session closed", "a request, unfinished"])
+@pytest.mark.parametrize(
+    "name",
+    ["match_prefixes", "split", "a session closed", pytest.param("a request, unfinished", marks=pytest.mark.slow)],
+)
 def test_no_array_of_the_state_is_copied_in_a_call_alone(name):
     """Each of the other transitions is a part of one of these."""
     assert testing.big_copies(CASES[name].call, shape_of(ALL), *CASES[name].args) == []
