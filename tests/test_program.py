@@ -13,7 +13,7 @@ from jax.extend.core import Literal
 import urc
 from urc import compiled
 from urc import state as states
-from urc.program import Program, jit_options
+from urc.program import Program, StateArrays, jit_options
 
 KINDS = (urc.Full(), urc.SWA(window=8), urc.Mamba())
 CONFIG = urc.CacheConfig(components=KINDS, page_size=2, pools={kind.name: 64 for kind in KINDS}, max_nodes=32)
@@ -57,6 +57,22 @@ GIVEN: dict[str, tuple[tuple, dict[str, Any]]] = {
     ),
     "abort": ((shaped(N + RECEIPT), *[shaped(8)] * N), {}),
 }
+
+
+@pytest.mark.parametrize(
+    "get",
+    [
+        lambda state: state.heads,
+        lambda state: state.stores["full"].pool,
+        lambda state: state.stores["full"].pool[3:],
+        lambda state: state.stores["full"].pool + state.heads[0],
+    ],
+)
+def test_an_array_of_the_state_is_read_looked_up_or_computed(get):
+    arrays = StateArrays(states.init(CONFIG))
+    for _ in range(2):
+        np.testing.assert_array_equal(arrays.read(get), np.asarray(get(arrays.state)))
+        arrays.update((1,), [arrays.leaves[1] + 1])
 
 
 def origin(jaxpr: Any, variable: Any) -> int | None:

@@ -42,7 +42,7 @@ class StateArrays:
     def __init__(self, state: CacheState) -> None:
         self.leaves, self.tree = jax.tree.flatten(state)
         self.calls: dict[Any, tuple[Callable[..., Any], tuple[int, ...]]] = {}
-        self.places: dict[Callable[[CacheState], Any], Any] = {}
+        self.places: dict[Callable[[CacheState], Any], int | None] = {}
         self._state: CacheState | None = state
 
     @property
@@ -55,14 +55,15 @@ class StateArrays:
 
     def read(self, get: Callable[[CacheState], Any]) -> np.ndarray:
         """One array of the state, on the host; found at its place, if `get` only looks it up."""
-        place = self.places.get(get)
-        if place is None:
+        if get not in self.places:
+            marks = [object() for _ in self.leaves]
             try:
-                place = get(jax.tree.unflatten(self.tree, range(len(self.leaves))))
+                found = get(jax.tree.unflatten(self.tree, marks))
             except (AttributeError, TypeError):  # it computes
-                place = get
-            self.places[get] = place if isinstance(place, int) else get
-        return np.asarray(self.leaves[place] if isinstance(place, int) else get(self.state))
+                found = None
+            self.places[get] = marks.index(found) if found in marks else None
+        place = self.places[get]
+        return np.asarray(get(self.state) if place is None else self.leaves[place])
 
     def is_lost(self) -> bool:
         """Whether somebody has donated an array of it."""
