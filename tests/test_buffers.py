@@ -55,3 +55,11 @@ def test_a_call_that_is_interrupted_keeps_its_array(monkeypatch):
             cache.probe([1])
     assert not any(array is lent for free in cache._buffers._free.values() for array in free)
     assert cache.probe([1]).device_len == 0
+
+
+def test_a_result_is_not_the_callers_own_array():
+    cache = urc.UnifiedRadixCache(urc.CacheConfig(page_size=1, pools={"full": 64}))
+    slots = cache.alloc("full", 3)
+    done = cache.insert([1, 2, 3], {"full": slots})
+    slots[:] = 60
+    assert done.adopted["full"].tolist() == [0, 1, 2]

@@ -88,7 +88,7 @@ class SlotLedger:
         """(adopted, freed): of slots handed over, those that the tree has now, and the others."""
         stays = self._holder[handed] == TREE
         if np.count_nonzero(stays) == len(handed):
-            return handed, handed[:0]
+            return handed.copy(), handed[:0]
         return handed[stays], handed[~stays]
 
     def give(self, slots: np.ndarray) -> None:
@@ -102,7 +102,7 @@ class SlotLedger:
         """
         if not len(freed):
             self._holder[handed] = TREE
-            return handed, freed
+            return handed.copy(), freed  # the caller may write into its own
         others = freed[self._holder[freed] == TREE]
         self._holder[handed] = TREE
         self.give(freed)
