@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from urc.kernel import one_kernel, supported
 from urc.state import CacheState
 
 Arrays = tuple[jax.Array, ...]
@@ -88,6 +89,7 @@ class Program:
         self.__doc__ = transition.__doc__
         self._lock = Lock()
         self._made: dict[Any, tuple[Callable[..., Any], tuple[int, ...]]] = {}
+        self._pieces: set[Any] = set()
 
     def __call__(self, arrays: StateArrays, *given: Any, **static: Any) -> Arrays:
         """The results; `arrays` are updated."""
@@ -96,7 +98,14 @@ class Program:
         if found is None:
             found = arrays.calls[key] = self.compiled(arrays.tree, **static)
         call, written = found
-        out = call(*arrays.leaves, *given)
+        try:
+            out = call(*arrays.leaves, *given)
+        except jax.errors.JaxRuntimeError:
+            whole = self._in_pieces(arrays.tree, **static)
+            if whole == found:
+                raise
+            call, written = arrays.calls[key] = whole
+            out = call(*arrays.leaves, *given)
         if written:
             arrays.update(written, out)
         return out[len(written) :]
@@ -109,11 +118,22 @@ class Program:
                 self._made[key] = self._make(tree, static)
             return self._made[key]
 
+    def _in_pieces(self, tree: Any, **static: Any) -> tuple[Callable[..., Any], tuple[int, ...]]:
+        """`compiled`, from now on not as one kernel: a component or a policy does what a kernel cannot, as to sort."""
+        key = (tree, *static.items())
+        with self._lock:
+            if key not in self._pieces:
+                self._pieces.add(key)
+                self._made[key] = self._make(tree, static, whole=False)
+            return self._made[key]
+
     def compilations(self) -> int:
         """How many shapes it has been compiled for in this process."""
         return sum(cast(Any, call)._cache_size() for call, _ in self._made.values())
 
-    def _make(self, tree: Any, static: dict[str, Any]) -> tuple[Callable[..., Any], tuple[int, ...]]:
+    def _make(
+        self, tree: Any, static: dict[str, Any], *, whole: bool = True
+    ) -> tuple[Callable[..., Any], tuple[int, ...]]:
         count = tree.num_leaves
         places = jax.tree.unflatten(tree, range(count))
         written = tuple(jax.tree.leaves([getattr(places, name) for name in self.writes]))
@@ -124,8 +144,12 @@ class Program:
             leaves = jax.tree.leaves(state)
             return [*(leaves[i] for i in written), *results]
 
-        call.__name__ = self.transition.__name__
-        return jax.jit(call, donate_argnums=written, **jit_options()), written
+        def in_one_kernel(*arrays: jax.Array) -> list[jax.Array]:
+            return one_kernel(call, *arrays, updated=written)
+
+        function = in_one_kernel if whole and supported() else call
+        function.__name__ = call.__name__ = self.transition.__name__
+        return jax.jit(function, donate_argnums=written, **jit_options()), written
 
 
 def program(*writes: str) -> Callable[[Callable[..., tuple[CacheState, Arrays]]], Program]:

@@ -5,6 +5,7 @@ pytree of its own that the tree passes through and never looks into, and its own
 tree calls it in the order of a value's life: valid -> split -> overlap -> commit -> lock -> evict.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -59,7 +60,7 @@ class Component(struct.PyTreeNode):
 
     split_refreshes: bool = struct.field(pytree_node=False, default=False)
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """What users call it, e.g. in `pools` and `slots`."""
         return type(self).__name__.lower()
@@ -157,7 +158,10 @@ class Component(struct.PyTreeNode):
         return 0
 
     def handed_over(self, slots: np.ndarray, prev_len: int, evicted_len: int) -> np.ndarray:
-        """Of the slots given to an insert (i32[n]), those that are still the caller's to hand over."""
+        """Of the slots given to an insert (i32[n]), the last ones: those that are still the caller's to hand over.
+
+        Nothing else of `slots` is looked at.
+        """
         raise NotImplementedError
 
     def matched(self, slots: np.ndarray, length: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from urc import compiled
 from urc.arguments import Namespace, Tokens, batch_width, count, sequence, width
 from urc.errors import InvalidInput, InvariantError, Status
 from urc.handle.requests import RequestCalls
+from urc.handle.tree import Entry
 from urc.ledger import REQUEST, TREE
 from urc.results import CommitResult, InsertResult, Receipt, Request, node_handle
 
@@ -60,7 +61,7 @@ class BatchCalls(RequestCalls):
         if len(sessions) != len(prompts):
             raise InvalidInput(f"{len(prompts)} prompts need as many sessions, got {len(sessions)}")
         commits = self._finishing(finish)
-        keys = [key for _, key, _, _ in commits]  # both halves have one shape, so that there are fewer programs
+        keys = [entry.key for _, entry in commits]  # both halves have one shape, so that there are fewer programs
         rows, beginning = self._batch(prompts, spaces, more, like=keys)
         self._demand_beginning(sessions)
         count("the tokens of a request", max(map(len, rows), default=0) + more, 0, self.config.max_key_len)
@@ -68,7 +69,7 @@ class BatchCalls(RequestCalls):
             return Step([], [])
         beginning[len(rows) :, -2] = -1
         room = width(beginning.shape[1] - 3 + more)
-        numbers, done, held = self._stacked([each[1:] for each in commits], 3 + len(self._names) + 3, like=rows)
+        numbers, done, held = self._stacked([entry for _, entry in commits], 3 + len(self._names) + 3, like=rows)
         before = self._used()
         out = self._call(compiled.step, numbers, done, beginning, *held, width=room)
         finished, *out = (np.asarray(array) for array in out)
@@ -77,10 +78,9 @@ class BatchCalls(RequestCalls):
 
         # Who holds which slot now: first what was handed over, then what is free, then what requests have taken.
         went_through = [row[0] == Status.OK for row in finished[: len(commits)].tolist()]
-        for (request, _, given, _), went in zip(commits, went_through, strict=True):
-            for component in self.config.components if went else ():
-                handed = self._handed_over(request, component, given[component.name])
-                self._ledgers[component.name].take(handed, TREE)
+        for (_, entry), went in zip(commits, went_through, strict=True):
+            for name, handed in entry.handed.items() if went else ():
+                self._ledgers[name].take(handed, TREE)
         self._note_free(before, len(rows) * room)
         begun = []
         for i, numbers in enumerate(fields[: len(rows)].tolist()):
@@ -91,9 +91,9 @@ class BatchCalls(RequestCalls):
                 request.length = end
             begun.append(request)
         results: list[CommitResult | None] = []
-        for (request, key, given, _), row in zip(commits, finished.tolist(), strict=False):
+        for (request, entry), row in zip(commits, finished.tolist(), strict=False):
             went = row[0] == Status.OK
-            results.append(self._committed(request, key, given, row, None, None) if went else None)
+            results.append(self._committed(request, entry, row, None, None) if went else None)
         return Step(results, begun)
 
     def insert_all(
@@ -132,7 +132,7 @@ class BatchCalls(RequestCalls):
             self._ledgers[name].demand_held(np.concatenate(together) if together else np.empty(0, np.int32))
         if not entries:
             return []
-        numbers, padded, held = self._stacked([(entry.key, entry.given, entry.numbers) for entry in entries], 0)
+        numbers, padded, held = self._stacked(entries, 0)
         (out,) = self._call(compiled.inserts, numbers, padded, *held)
         rows = np.asarray(out).tolist()
         self._buffers.give(padded, *held)
@@ -183,41 +183,40 @@ class BatchCalls(RequestCalls):
 
     # -- within --------------------------------------------------------------------------------------------------
 
-    def _finishing(self, finish: Any) -> list[tuple[Request, np.ndarray, dict[str, np.ndarray], list[int]]]:
+    def _finishing(self, finish: Any) -> list[tuple[Request, Entry]]:
         """Each request that finishes, and its commit to be made."""
         commits, seen = [], set()
         for pair in sequence("finish", finish):
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                 raise InvalidInput(f"finish takes pairs of a Request and its tokens, got {pair!r}")
             request, tokens = pair
-            key, given, (*numbers, leaves) = self._committing(request, tokens, finished=True)
+            entry = self._committing(request, tokens, finished=True)
             if request.session in self._streaming:
                 raise InvalidInput("a request of a streaming session goes on: commit_finished")
             if id(request) in seen:
                 raise InvalidInput("a request is to finish twice")
             seen.add(id(request))
             session = (-1, 0) if request.session is None else self._session(request.session)
-            commits.append((request, key, given, [*numbers, *session, leaves]))
+            *numbers, leaves = entry.numbers
+            commits.append((request, entry._replace(numbers=[*numbers, *session, leaves])))
         return commits
 
     def _stacked(
-        self,
-        entries: Sequence[tuple[np.ndarray, Mapping[str, np.ndarray], list[int]]],
-        more: int,
-        like: Sequence[np.ndarray] = (),
+        self, entries: Sequence[Entry], more: int, like: Sequence[np.ndarray] = ()
     ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
         """Inserts as rows: numbers (`more` beyond an insert's), keys, slots. With room for keys `like` these."""
-        rows, columns = self._shape([key for key, *_ in entries], like)
+        rows, columns = self._shape([entry.key for entry in entries], like)
         numbers = np.zeros((rows, 6 + 2 * len(self._names) + more), np.int32)
         numbers[:, 2] = _NOTHING
+        numbers[: len(entries)] = [entry.numbers for entry in entries] or 0
         keys, held = self._buffers.take(rows, columns), []
+        for row, entry in zip(keys, entries, strict=False):
+            row[: len(entry.key)] = entry.key
         for name, room in zip(self._names, self._rooms(columns), strict=True):
-            most = max(room, *(len(given[name]) for _, given, _ in entries), 0)
+            most = max(room, *(len(entry.given[name]) for entry in entries), 0)
             held.append(self._buffers.take(rows, width(most)))
-        for i, (key, given, row) in enumerate(entries):
-            numbers[i], keys[i, : len(key)] = row, key
-            for name, array in zip(self._names, held, strict=True):
-                array[i, : len(given[name])], array[i, len(given[name]) :] = given[name], -1
+            for row, entry in zip(held[-1], entries, strict=False):
+                entry.put(name, row)
         return numbers, keys, held
 
     def _note_free(self, before: Mapping[str, int], taken: int) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 
 from urc import compiled
 from urc.arguments import Namespace, Tokens, count, sequence, tokens_of, width
-from urc.components.base import Component
 from urc.errors import CacheFull, InvalidInput, InvariantError, Status
 from urc.handle.sessions import SessionCalls
+from urc.handle.tree import Entry
 from urc.ledger import REQUEST, TREE
 from urc.results import CommitResult, MatchResult, Receipt, Request, node_handle
 
@@ -277,11 +277,9 @@ class RequestCalls(SessionCalls):
     def _commit(
         self, request: Request, tokens: Tokens, *, finished: bool, leave_state: bool, priority: int
     ) -> CommitResult:
-        key, given, numbers = self._committing(
-            request, tokens, finished=finished, leave_state=leave_state, priority=priority
-        )
-        before, (padded, *held) = self._used(), self._filled(key, given)
-        out, *rows = self._call(compiled.commit, np.array(numbers, np.int32), padded, *held, finished=finished)
+        entry = self._committing(request, tokens, finished=finished, leave_state=leave_state, priority=priority)
+        before, (padded, *held) = self._used(), self._filled(entry)
+        out, *rows = self._call(compiled.commit, np.array(entry.numbers, np.int32), padded, *held, finished=finished)
         fields = np.asarray(out).tolist()
         self._buffers.give(padded, *held)
         self._demand_fits(fields[0], request.committed, fields[1])
@@ -292,12 +290,12 @@ class RequestCalls(SessionCalls):
             top = min(before[name] + component.copies_on_write, self.config.pool_room(name))
             free[name] = self._pool(name)[after[name] : top]
         rows = {name: np.asarray(row) for name, row in zip(self._names, rows, strict=True)}
-        return self._committed(request, key, given, fields, None if finished else rows, free)
+        return self._committed(request, entry, fields, None if finished else rows, free)
 
     def _committing(
         self, request: Request, tokens: Tokens, *, finished: bool, leave_state: bool = True, priority: int = 0
-    ) -> tuple[np.ndarray, dict[str, np.ndarray], list[int]]:
-        """A commit to be made: its key, the slots given, and numbers as compiled."""
+    ) -> Entry:
+        """A commit to be made."""
         self._live(request)
         config = self.config
         key = tokens_of(tokens, config.max_key_len)
@@ -308,12 +306,15 @@ class RequestCalls(SessionCalls):
         if np.count_nonzero(key[: request.committed] != request.tokens):
             raise InvalidInput("the tokens do not begin with those that the request has committed (`request.tokens`)")
         whole = len(key) // config.page_size * config.page_size
-        given = {}
+        given, handed = {}, {}
         for component in config.components:
             # A last, partial page goes on with the request; so does a state, of which a copy stays.
-            some = component.copies_on_write or finished
-            held = request.slots[component.name]
-            given[component.name] = held if some else held[: component.needed(0, whole)]
+            name, some = component.name, component.copies_on_write or finished
+            held = request.slots[name]
+            given[name] = mine = held if some else held[: component.needed(0, whole)]
+            if not component.copies_on_write:
+                mine = component.handed_over(mine, request.committed, request.given_up.get(name, 0))
+            handed[name] = mine
         space = self._namespaces.number(request.namespace)
         evicted = [request.given_up.get(name, 0) for name in self._names]
         numbers = [
@@ -325,13 +326,12 @@ class RequestCalls(SessionCalls):
             *self._hold(request.receipt).since,
             (finished or leave_state) and whole == len(key),
         ]
-        return key, given, numbers
+        return Entry(key, given, handed, numbers)
 
     def _committed(
         self,
         request: Request,
-        key: np.ndarray,
-        given: Mapping[str, np.ndarray],
+        entry: Entry,
         fields: Sequence[int],
         rows: Mapping[str, np.ndarray] | None,
         free: Mapping[str, np.ndarray] | None,
@@ -340,7 +340,7 @@ class RequestCalls(SessionCalls):
 
         `free` None: of a step, which has noted the slots and moved the session.
         """
-        config, finished = self.config, rows is None
+        config, finished, key = self.config, rows is None, entry.key
         whole = len(key) // config.page_size * config.page_size
         _, prefix_len, index, generation, *rest = fields
         each, (end, *rest) = rest[: 3 * len(self._names)], rest[3 * len(self._names) :] or [0]
@@ -348,12 +348,11 @@ class RequestCalls(SessionCalls):
         existed = {name: bool(each[3 * j]) for j, name in enumerate(self._names)}
         node, adopted, freed, copies = node_handle(index, generation), {}, {}, {}
         for component in config.components:
-            name = component.name
-            handed = self._handed_over(request, component, given[name])
+            name, handed = component.name, entry.handed[component.name]
             if component.copies_on_write and not finished:
                 kept = left.pop(0)
                 handed = np.array([kept] if kept >= 0 else [], np.int32)
-                copies |= {name: (int(given[name][0]), kept)} if kept >= 0 else {}
+                copies |= {name: (int(entry.given[name][0]), kept)} if kept >= 0 else {}
             ledger = self._ledgers[name]
             if free is not None:
                 ledger.take(handed, TREE)
@@ -369,12 +368,6 @@ class RequestCalls(SessionCalls):
         if request.session is not None and free is not None:
             self.advance_session(request.session, node)
         return CommitResult(prefix_len, node, adopted, freed, existed, {} if finished else dict(request.slots), copies)
-
-    def _handed_over(self, request: Request, component: Component, given: np.ndarray) -> np.ndarray:
-        """Of the slots given to a commit, those that are the request's own."""
-        if component.copies_on_write:
-            return given
-        return component.handed_over(given, request.committed, request.given_up.get(component.name, 0))
 
     def _rebase(self, request: Request, whole: int, rows: Mapping[str, np.ndarray]) -> None:
         """The request uses the tree's slots for what it has committed, and its own from there on."""

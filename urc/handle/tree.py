@@ -36,6 +36,11 @@ class Entry(NamedTuple):
     handed: dict[str, np.ndarray]
     numbers: list[int]
 
+    def put(self, name: str, row: np.ndarray) -> None:
+        """Puts a component's slots at the beginning of a row: those that are handed over, as no other is looked at."""
+        handed, end = self.handed[name], len(self.given[name])
+        row[end - len(handed) : end] = handed
+
 
 class TreeCalls(StateOwner):
     """match, probe, alloc, free, insert, evict, lock."""
@@ -139,7 +144,7 @@ class TreeCalls(StateOwner):
         entry = self._entry(tokens, slots, namespace, prev_prefix_len, inserted_len, evicted_len or {}, priority)
         for name, handed in entry.handed.items():
             self._ledgers[name].demand_held(handed)
-        padded, *held = self._filled(entry.key, entry.given)
+        padded, *held = self._filled(entry)
         (out,) = self._call(compiled.insert, np.array(entry.numbers, np.int32), padded, *held)
         status, prefix_len, index, generation, *each = np.asarray(out).tolist()
         self._buffers.give(padded, *held)
@@ -192,15 +197,15 @@ class TreeCalls(StateOwner):
             rooms = self._most[tokens] = tuple(max(c.counts(tokens, tokens)) for c in self.config.components)
         return rooms
 
-    def _filled(self, key: np.ndarray, slots: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def _filled(self, entry: Entry) -> list[np.ndarray]:
         """Buffers with a key, and slots of each component: of widths that go with the key's, however many there are."""
+        key = entry.key
         padded = self._buffers.take(self._width(len(key)))
         padded[: len(key)] = key
         buffers = [padded]
         for name, most in zip(self._names, self._rooms(len(padded)), strict=True):
-            held = slots[name]
-            buffers.append(self._buffers.take(width(max(len(held), most))))
-            buffers[-1][: len(held)], buffers[-1][len(held) :] = held, -1
+            buffers.append(self._buffers.take(width(max(len(entry.given[name]), most))))
+            entry.put(name, buffers[-1])
         return buffers
 
     def evict(self, targets: Mapping[str, int]) -> EvictResult:

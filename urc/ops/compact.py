@@ -5,22 +5,59 @@ import jax.numpy as jnp
 from jax import lax
 
 from urc.state import CacheState
-from urc.tables.packed import move_run, read_first
+from urc.tables.packed import move_run, on_cpu, read_first
+
+BITS = 8
+"""Bits of a start that one pass of the radix sort looks at."""
+
+
+def _by_sort(start: jax.Array, length: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(rows with tokens in the order of their runs, i32[rows], rows without behind them; how many have some)."""
+    order = jnp.argsort(jnp.where(length > 0, start, jnp.iinfo(jnp.int32).max)).astype(jnp.int32)
+    return order, jnp.sum(length > 0, dtype=jnp.int32)
+
+
+def _by_radix(start: jax.Array, length: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`_by_sort` for CPUs, whose sort is a call out of a kernel; in loops that touch a row at a time."""
+    (rows,) = start.shape
+
+    def gather(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        order, live = carry
+        # a row without tokens is overwritten by the next one
+        return lax.dynamic_update_slice(order, jnp.asarray(i, jnp.int32)[None], (live,)), live + (length[i] > 0)
+
+    def sorted_by(order: jax.Array, shift: int) -> jax.Array:
+        digit = lambda row: start[row] >> shift & (2**BITS - 1)
+        bump = lambda ends, at, by: lax.dynamic_update_slice(ends, (ends[at] + by)[None], (at,))
+        ends = lax.fori_loop(0, live, lambda i, ends: bump(ends, digit(order[i]), 1), jnp.zeros(2**BITS, jnp.int32))
+        ends = lax.fori_loop(1, 2**BITS, lambda i, ends: bump(ends, i, ends[i - 1]), ends)
+
+        def place(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            ends, out = carry
+            row = order[live - 1 - i]  # from the last on: what has the same digit stays in order
+            ends = bump(ends, digit(row), -1)
+            return ends, lax.dynamic_update_slice(out, row[None], (ends[digit(row)],))
+
+        return lax.fori_loop(0, live, place, (ends, order))[1]
+
+    order, live = lax.fori_loop(0, rows, gather, (jnp.zeros(rows, jnp.int32), jnp.int32(0)))
+    for shift in range(0, 31, BITS):
+        order = sorted_by(order, shift)
+    return order, live
 
 
 def compact(state: CacheState, applies: jax.Array) -> CacheState:
     """Moves all runs down, in order, so that `arena_top` = `arena_live`. No-op unless `applies` (bool[]).
 
-    In place, one run after the other: O(nodes log nodes + tokens). An arena that is a constant factor larger than
-    what lives in it pays this back: O(1) per inserted token.
+    In place, one run after the other: O(nodes log nodes + tokens), on a CPU O(nodes + tokens). An arena that is a
+    constant factor larger than what lives in it pays this back: O(1) per inserted token.
     """
     config = state.config
 
     def body(carry: tuple[CacheState, jax.Array]) -> tuple[CacheState, jax.Array]:
         state, _ = carry
         start, length = (state.nodes.data[:, state.nodes.columns.index(name)] for name in ("start", "length"))
-        order = jnp.argsort(jnp.where(length > 0, start, jnp.iinfo(jnp.int32).max)).astype(jnp.int32)
-        live = jnp.sum(length > 0, dtype=jnp.int32)
+        order, live = on_cpu(_by_radix, _by_sort, start, length)
 
         def move(i: jax.Array, carry: tuple[CacheState, jax.Array]) -> tuple[CacheState, jax.Array]:
             state, top = carry

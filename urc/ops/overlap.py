@@ -55,17 +55,15 @@ def cut_path(state: CacheState, end: jax.Array, cuts: jax.Array) -> CacheState:
     """The path up to `end` (i32[]) cut at the positions (i32[n]; 0: none). Victim orders are the caller's to mend."""
     if not cuts.size:
         return state
-    cuts = -jnp.sort(-cuts)
 
     def body(carry: tuple[CacheState, jax.Array]) -> tuple[CacheState, jax.Array]:
-        state, i = carry
-        find = lambda nodes: _containing(nodes, end, cuts[i])
-        node, row = read_first(state.true(), find, state.nodes)
-        state, _ = cut_node(state, node, cuts[i] - (row["end"] - row["length"]))
-        return state, i + 1
+        state, cuts = carry
+        cut = jnp.max(cuts)  # from the deepest up, so that what is above stays one node till it is cut itself
+        node, row = read_first(state.true(), lambda nodes: _containing(nodes, end, cut), state.nodes)
+        state, _ = cut_node(state, node, cut - (row["end"] - row["length"]))
+        return state, jnp.where(cuts == cut, 0, cuts)
 
-    count = jnp.sum(cuts > 0, dtype=jnp.int32)
-    return lax.while_loop(lambda carry: carry[1] < count, body, (state, jnp.int32(0)))[0]
+    return lax.while_loop(lambda carry: jnp.max(carry[1]) > 0, body, (state, cuts))[0]
 
 
 def overlap_path(

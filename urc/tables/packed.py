@@ -1,5 +1,6 @@
 """Packed tables: named int32 columns over one array, and the two idioms that keep XLA from copying it."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -10,6 +11,8 @@ import numpy as np
 from flax import struct
 from jax import lax
 
+from urc.kernel import inside
+
 NULL = -1
 """Marks "no row"; it is never used as an index."""
 
@@ -18,8 +21,15 @@ CHUNK = 256
 a loop over a run on accelerators, where an iteration is dear."""
 
 STEPS = (16, 1)
-"""The steps of loops over a run on a CPU, one loop after the other, where XLA makes one kernel of a loop that touches
-less than a kilobyte in an iteration, and starts one or more kernels in every iteration of any other."""
+"""The steps of loops over a run on a CPU, one loop after the other: XLA makes one kernel of a loop that touches less
+than a kilobyte in an iteration, and starts one or more kernels in every iteration of any other."""
+
+LONG_STEPS = (256, 16, 1)
+"""`STEPS` of what is in one kernel anyway."""
+
+
+def _steps(most: int) -> list[int]:
+    return [size for size in (LONG_STEPS if inside() else STEPS) if size <= most]
 
 
 class Row(struct.PyTreeNode):
@@ -170,19 +180,26 @@ def read_first(flag: jax.Array, read: Callable[..., Any], *operands: Any) -> Any
     return lax.cond(flag, read, zeros, *operands)
 
 
+def _union(bits: jax.Array) -> jax.Array:
+    """The bits (i32[]) that any of i32[n], a power of two, has; folded, so that a CPU's vectors are made use of."""
+    lanes = min(len(bits), 16)
+    parts = [bits[i : i + lanes] for i in range(0, len(bits), lanes)]
+    return lax.reduce(functools.reduce(lax.bitwise_or, parts), np.int32(0), lax.bitwise_or, (0,))
+
+
 def common_run(held: jax.Array, start: jax.Array, asked: jax.Array, at: jax.Array, limit: jax.Array) -> jax.Array:
     """Entries (i32[], at most `limit`) on which held[start:] and asked[at:] agree, from the first on."""
 
     def in_steps(limit: jax.Array) -> jax.Array:
         def more(size: int) -> Callable[[jax.Array], jax.Array]:
             def agree(done: jax.Array) -> jax.Array:
-                equal = run(held, start + done, size) == run(asked, at + done, size)
-                return (done + size <= limit) & jnp.all(equal)
+                equal = _union(_exact(held, start + done, size) ^ _exact(asked, at + done, size)) == 0
+                return (done + size <= limit) & equal
 
             return agree
 
         done = jnp.int32(0)
-        for size in (size for size in STEPS if size <= min(*held.shape, *asked.shape)):
+        for size in _steps(min(*held.shape, *asked.shape)):
             done = lax.while_loop(more(size), lambda done, size=size: done + size, done)
         return done
 
@@ -207,12 +224,12 @@ def none_null(values: jax.Array, start: jax.Array, stop: jax.Array) -> jax.Array
     def in_steps(values: jax.Array, start: jax.Array, stop: jax.Array) -> jax.Array:
         def more(size: int) -> Callable[[jax.Array], jax.Array]:
             def fine(done: jax.Array) -> jax.Array:
-                return (done + size <= stop) & jnp.all(run(values, done, size) >= 0)
+                return (done + size <= stop) & (_union(_exact(values, done, size)) >= 0)
 
             return fine
 
         done = start
-        for size in (size for size in STEPS if size <= values.shape[0]):
+        for size in _steps(values.shape[0]):
             done = lax.while_loop(more(size), lambda done, size=size: done + size, done)
         return done >= stop
 
@@ -227,10 +244,10 @@ def _write_run(
     dst: jax.Array,
     at: jax.Array,
     length: jax.Array,
-    read: Callable[[jax.Array, jax.Array, int], jax.Array],
+    source: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
     most: int,
 ) -> jax.Array:
-    """`dst` with dst[at : at+length] written; `read(dst, i, n)` (i32[n]) is what belongs at `at + i` and on.
+    """`dst` with dst[at : at+length] written; `source(dst)` is an array and the place in it of what belongs there.
 
     `length` is at most `most`.
     """
@@ -241,12 +258,13 @@ def _write_run(
         def step(n: int) -> Callable[[tuple[jax.Array, jax.Array]], tuple[jax.Array, jax.Array]]:
             def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
                 out, done = carry
-                return lax.dynamic_update_slice(out, read(out, done, n), (at + done,)), done + n
+                src, src_at = source(out)
+                return lax.dynamic_update_slice(out, _exact(src, src_at + done, n), (at + done,)), done + n
 
             return body
 
         carry = dst, jnp.int32(0)
-        for size in (size for size in STEPS if size <= most):
+        for size in _steps(most):
             more = lambda carry, size=size: carry[1] + size <= length
             carry = lax.while_loop(more, step(size), carry)
         return carry[0]
@@ -254,29 +272,33 @@ def _write_run(
     def in_chunks(dst: jax.Array, at: jax.Array, length: jax.Array) -> jax.Array:
         def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             out, done = carry
+            src, src_at = source(out)
             lane = done + jnp.arange(CHUNK, dtype=jnp.int32)
             places = jnp.where(lane < length, at + lane, out.shape[0])
-            return out.at[places].set(read(out, done, CHUNK), mode="drop"), done + CHUNK
+            return out.at[places].set(run(src, src_at + done, CHUNK), mode="drop"), done + CHUNK
 
         return lax.while_loop(lambda carry: carry[1] < length, body, (dst, jnp.int32(0)))[0]
 
     return on_cpu(in_steps, in_chunks, dst, at, length)
 
 
+def _exact(array: jax.Array, start: jax.Array, n: int) -> jax.Array:
+    """array[start : start+n] (i32[n]), which does not go beyond the array's end."""
+    return lax.dynamic_slice(array, (start,), (n,))
+
+
 def run(array: jax.Array, start: jax.Array, n: int) -> jax.Array:
     """array[start : start+n] (i32[n]); what would lie behind the array's end is any value."""
-    if n in STEPS:  # of a loop in exact steps: it does not
-        return lax.dynamic_slice(array, (start,), (n,))
     return jnp.asarray(array)[jnp.minimum(start + jnp.arange(n, dtype=jnp.int32), array.shape[0] - 1)]
 
 
 def copy_run(dst: jax.Array, dst_at: jax.Array, src: jax.Array, src_at: jax.Array, length: jax.Array) -> jax.Array:
     """`dst` with dst[dst_at : dst_at+length] = src[src_at : src_at+length]; no-op if `length` <= 0."""
     chex.assert_rank([dst, src], 1)
-    return _write_run(dst, dst_at, length, lambda _, done, n: run(src, src_at + done, n), min(*dst.shape, *src.shape))
+    return _write_run(dst, dst_at, length, lambda _: (src, src_at), min(*dst.shape, *src.shape))
 
 
 def move_run(array: jax.Array, dst_at: jax.Array, src_at: jax.Array, length: jax.Array) -> jax.Array:
     """Moves a run down within one array (`dst_at <= src_at`); what lay between is overwritten."""
     chex.assert_rank(array, 1)
-    return _write_run(array, dst_at, length, lambda out, done, n: run(out, src_at + done, n), *array.shape)
+    return _write_run(array, dst_at, length, lambda out: (out, src_at), *array.shape)

@@ -1,0 +1,111 @@
+"""On a CPU each of the handle's programs is one kernel; what no kernel can do runs in pieces, with the same results."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import urc
+from tests.test_program import CONFIG, GIVEN, PROGRAMS
+from urc import kernel
+from urc import state as states
+from urc.policies import Policy
+from urc.program import StateArrays
+
+needs_kernels = pytest.mark.skipif(not kernel.supported(), reason="this XLA, or its platform, makes no such kernels")
+OPERATION = re.compile(r" = (?:\(.*?\)|\S+) ([\w\-]+)\(")
+FREE = {"parameter", "get-tuple-element", "tuple", "constant", "bitcast"}
+"""Operations for which nothing runs."""
+
+
+def entry_of(text: str) -> list[str]:
+    """What a compiled program runs, from outside."""
+    body = text[text.index("\nENTRY ") :]
+    lines = re.sub(r"/\*.*?\*/", "", body[: body.index("\n}")]).splitlines()[2:]
+    return [match.group(1) for line in lines if (match := OPERATION.search(line)) and match.group(1) not in FREE]
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_program_of_the_handle_is_one_kernel(name):
+    arrays, (given, static) = StateArrays(states.init(CONFIG)), GIVEN[name]
+    call, _ = PROGRAMS[name].compiled(arrays.tree, **static)
+    text = call.lower(*arrays.leaves, *given).compile().as_text()
+    ran = entry_of(text)
+    assert 'xla_cpu_small_call="true"' in text[text.index("\nENTRY ") :]
+    assert ran.count("call") == 1
+    assert set(ran) <= {"call", "copy"}  # a result that is an argument as it came is copied
+
+
+class Middle(Policy):
+    """The median of three columns first; the median by sorting, which no kernel does, or not."""
+
+    by_sorting: bool = True
+
+    def score(self, row, recency):
+        """(median, last access)."""
+        a, b, c = row["hits"], row["length"], row["end"]
+        if self.by_sorting:
+            middle = jnp.sort(jnp.stack([a, b, c], axis=-1), axis=-1)[..., 1]
+        else:
+            middle = jnp.maximum(jnp.minimum(a, b), jnp.minimum(jnp.maximum(a, b), c))
+        return (middle, *recency)
+
+
+class MiddleBySelection(Middle):
+    by_sorting = False
+
+
+def history(policy: Policy) -> list:
+    """What a cache that is too small answers."""
+    cache = urc.UnifiedRadixCache(urc.CacheConfig(pools={"full": 40}, policy=policy, max_nodes=32))
+    random, answers = np.random.default_rng(3), []
+    for _ in range(40):
+        key = random.integers(0, 2, 8)
+        hit = cache.match_prefix(key)
+        missing, receipt = len(key) - hit.device_len, cache.lock(hit.node)
+        short = missing - cache.sizes()["full"].free
+        if short > 0:
+            answers.append(sorted(cache.evict({"full": short}).freed["full"].tolist()))
+        fresh = cache.alloc("full", missing)
+        cache.insert(key, {"full": [*hit.slots["full"], *fresh]}, prev_prefix_len=hit.device_len)
+        cache.unlock(receipt)
+        answers.append(hit.device_len)
+    return answers
+
+
+def test_a_policy_that_sorts_is_no_kernel_and_decides_the_same():
+    answers = history(Middle())
+    assert answers == history(MiddleBySelection())
+    assert any(isinstance(one, list) for one in answers)
+
+
+@needs_kernels
+def test_a_kernel_may_have_no_use_for_an_operand():
+    used, unused = jnp.arange(5, dtype=jnp.int32), jnp.arange(7, dtype=jnp.int32)
+    empty = jnp.zeros((0, 3), jnp.int32)
+    call = jax.jit(lambda *arrays: kernel.one_kernel(lambda a, b, c: [a * 2, c], *arrays))
+    twice, nothing = call(used, unused, empty)
+    np.testing.assert_array_equal(twice, [0, 2, 4, 6, 8])
+    assert nothing.shape == (0, 3)
+    assert entry_of(call.lower(used, unused, empty).compile().as_text()).count("call") == 1
+
+
+@needs_kernels
+def test_what_is_traced_inside_a_kernel_knows_it():
+    seen = []
+
+    def f(a):
+        seen.append(kernel.inside())
+        return [a + 1]
+
+    jax.jit(lambda a: kernel.one_kernel(f, a))(jnp.arange(3))
+    assert seen == [True]
+    assert not kernel.inside()
+
+
+def test_the_environment_turns_kernels_off(monkeypatch):
+    monkeypatch.setenv("URC_ONE_KERNEL", "0")
+    assert not kernel.supported()

@@ -1,0 +1,78 @@
+"""One kernel for a whole computation on a CPU, where XLA would start one for each operation of it.
+
+To start a kernel takes XLA some fifty nanoseconds, and most of ours do less than that: a row read, a comparison. XLA
+makes one kernel of a small loop by itself: it puts it into a call and marks that. A call that comes with the mark is
+treated the same, however large it is, and so is all that is in it, loops and conditionals too.
+"""
+
+import functools
+import os
+from collections.abc import Callable, Collection
+from contextvars import ContextVar
+from importlib import metadata
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+try:
+    from jax.experimental.xla_metadata import set_xla_metadata
+except ImportError:  # an old JAX
+    set_xla_metadata = None
+
+MARK = {"xla_cpu_small_call": "true", "inlineable": "false"}
+"""The attributes of a call that XLA makes one kernel of, and does not take apart before."""
+
+
+def supported() -> bool:
+    """Whether programs are for a CPU, and this version of XLA understands the mark.
+
+    URC_ONE_KERNEL=0 in the environment turns it off.
+    """
+    if jax.default_backend() != "cpu" or set_xla_metadata is None:
+        return False
+    version = tuple(int(part) for part in metadata.version("jaxlib").split(".")[:2])
+    return version >= (0, 7) and os.environ.get("URC_ONE_KERNEL", "1") != "0"
+
+
+_inside = ContextVar("_inside", default=False)
+
+
+def inside() -> bool:
+    """Whether what is traced here will be part of one kernel."""
+    return _inside.get()
+
+
+def one_kernel(f: Callable[..., list[jax.Array]], *operands: jax.Array, updated: Collection[int] = ()) -> list[Any]:
+    """`f(*operands)` as one kernel of a program for CPUs, see `supported`.
+
+    XLA does not cope with an operand for which the kernel has no use. So each gets one, but those that come back
+    (`updated`, by number): as what a result would begin with if that was the least integer, which it never is.
+    Where `f` sorts, scatters or calls out of the program, to compile it is a JaxRuntimeError.
+    """
+    assert set_xla_metadata is not None
+
+    def using_all(*operands: jax.Array) -> list[jax.Array]:
+        results = list(f(*operands))
+        others = [array for i, array in enumerate(operands) if i not in updated and array.size]
+        at = max(i for i, result in enumerate(results) if result.size)
+        results[at] = _using(results[at], others)
+        return results
+
+    was = _inside.set(True)
+    try:
+        *results, last = jax.jit(using_all)(*operands)
+    finally:
+        _inside.reset(was)
+    return [*results, set_xla_metadata(last, **MARK)]  # it marks what has made this result, which is the call
+
+
+def _using(result: jax.Array, arrays: list[jax.Array]) -> jax.Array:
+    first = lambda array: lax.slice(array, (0,) * array.ndim, (1,) * array.ndim)
+    seen = functools.reduce(
+        lax.bitwise_or, (first(array).astype(jnp.int32).reshape(()) for array in arrays), jnp.int32(0)
+    )
+    value = first(result)
+    value = jnp.where(value == jnp.iinfo(jnp.int32).min, seen, value)
+    return lax.dynamic_update_slice(result, value, (0,) * result.ndim)
