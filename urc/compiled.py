@@ -8,6 +8,7 @@ import numpy as np
 
 from urc import ops
 from urc.errors import Status
+from urc.kernel import inside
 from urc.ops.match import Match
 from urc.program import Arrays, program
 from urc.state import CacheState, NodeRef
@@ -18,10 +19,6 @@ HOLDS = ("nodes", "scalars", "victims")
 SESSIONS = (*HOLDS, "sessions")
 POOLS = ("scalars", "stores")
 ALL = ("nodes", "heads", "tokens", "scalars", "sessions", "victims", "stores")
-
-
-_apart = getattr(jax.lax, "optimization_barrier", lambda value: value)
-"""Has a value computed once, and not again at every place of what it is put beside; the oldest JAX does without."""
 
 
 def _names(state: CacheState) -> list[str]:
@@ -38,6 +35,8 @@ def _numbers(names: list[str], match: Match) -> jax.Array:
     node = (match.node.index, match.node.generation)
     hits = [match.hits[name] for name in names]
     fields = (*node, match.device_len, match.full_len, match.branching_len, match.stop, *hits)
+    if inside():
+        return jnp.stack(fields, axis=-1)
     lane, out = np.arange(len(fields)), jnp.zeros((), jnp.int32)
     for i, field in enumerate(fields):
         out = jnp.where(lane == i, field[..., None], out)  # and not stacked, which is a kernel for each
@@ -45,9 +44,8 @@ def _numbers(names: list[str], match: Match) -> jax.Array:
 
 
 def _matched(state: CacheState, match: Match) -> Arrays:
-    """A match's slots of each component, then its numbers, in one array on the last axis."""
-    numbers = _apart(_numbers(_names(state), match))
-    return (jnp.concatenate([*_in_order(state, match.slots), numbers], axis=-1),)
+    """A match's slots of each component, then its numbers."""
+    return (*_in_order(state, match.slots), _numbers(_names(state), match))
 
 
 @program(*TREE)
@@ -61,7 +59,7 @@ def match_prefix(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]
 def match_prefixes(state: CacheState, keys: jax.Array) -> tuple[CacheState, Arrays]:
     """`keys`: [B, ..] of what `match_prefix` takes."""
     state, match = ops.match_prefixes(state, keys, keys[:, -2], namespaces=keys[:, -1])
-    return state, (*_in_order(state, match.slots), _numbers(_names(state), match))
+    return state, _matched(state, match)
 
 
 @program()
@@ -74,7 +72,7 @@ def probe(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
 def probes(state: CacheState, keys: jax.Array) -> tuple[CacheState, Arrays]:
     """`keys`: [B, ..] of what `probe` takes."""
     match = ops.probes(state, keys, keys[:, -2], namespaces=keys[:, -1])
-    return state, (*_in_order(state, match.slots), _numbers(_names(state), match))
+    return state, _matched(state, match)
 
 
 def _options(names: list[str], numbers: jax.Array) -> dict[str, Any]:

@@ -68,13 +68,9 @@ class TreeCalls(StateOwner):
         padded = self._buffers.take(self._width(length) + 2)
         padded[:length] = key
         padded[-2], padded[-1] = length, self._namespaces.number(namespace, new=False)
-        (out,) = self._call(program, padded)
-        row, slots, at = np.asarray(out), [], 0
+        *slots, numbers = map(np.asarray, self._call(program, padded))
         self._buffers.give(padded)
-        for room in self._rooms(len(padded)):
-            slots.append(row[at : at + room])
-            at += room
-        return self._match_result(row[at:].tolist(), slots)
+        return self._match_result(numbers.tolist(), slots)
 
     def probes(self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None = None) -> list[MatchResult]:
         """`probe` of each key, in one call."""

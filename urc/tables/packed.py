@@ -51,13 +51,25 @@ class Row(struct.PyTreeNode):
 
     def __or__(self, fields: Mapping[str, Any]) -> "Row":
         """The row with other values (i32[...], or scalars) in some columns."""
-        # Selects fuse into one kernel; concatenating scalars would need one for each.
         values = self.values
+        if inside():
+            return self.replace(values=_replaced(values, {self.columns.index(n): v for n, v in fields.items()}))
+        # Selects fuse into one kernel; concatenating scalars would need one for each.
         lane = np.arange(len(self.columns), dtype=np.int32)
         for name, value in fields.items():
             new = jnp.asarray(value, jnp.int32)[..., None]
             values = jnp.where(lane == self.columns.index(name), new, values)
         return self.replace(values=values)
+
+
+def _replaced(values: jax.Array, new: Mapping[int, Any]) -> jax.Array:
+    """`values` (i32[..., k]) with other entries on the last axis: put together, so that each can be taken out again."""
+    parts, at = [], 0
+    for i in sorted(new):
+        parts.append(values[..., at:i])
+        parts.append(jnp.broadcast_to(jnp.asarray(new[i], jnp.int32)[..., None], (*values.shape[:-1], 1)))
+        at = i + 1
+    return jnp.concatenate([*(part for part in parts if part.shape[-1]), values[..., at:]], axis=-1)
 
 
 class _Cells:
