@@ -16,11 +16,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-try:
-    from jax.experimental.xla_metadata import set_xla_metadata
-except ImportError:  # an old JAX
-    set_xla_metadata = None
-
 MARK = {"xla_cpu_small_call": "true", "inlineable": "false"}
 """The attributes of a call that XLA makes one kernel of, and does not take apart before."""
 
@@ -30,7 +25,7 @@ def supported() -> bool:
 
     URC_ONE_KERNEL=0 in the environment turns it off.
     """
-    if jax.default_backend() != "cpu" or set_xla_metadata is None:
+    if jax.default_backend() != "cpu":
         return False
     version = tuple(int(part) for part in metadata.version("jaxlib").split(".")[:2])
     return version >= (0, 7) and os.environ.get("URC_ONE_KERNEL", "1") != "0"
@@ -47,24 +42,31 @@ def inside() -> bool:
 def one_kernel(f: Callable[..., list[jax.Array]], *operands: jax.Array, updated: Collection[int] = ()) -> list[Any]:
     """`f(*operands)` as one kernel of a program for CPUs, see `supported`.
 
-    XLA does not cope with an operand for which the kernel has no use. So each gets one, but those that come back
-    (`updated`, by number): as what a result would begin with if that was the least integer, which it never is.
+    XLA does not cope with an operand for which the kernel has no use. So none is handed in that `f` does not use; and
+    as XLA may find out more, each gets another use, but those that come back (`updated`, by number): as what a result
+    would begin with if that was the least integer, which it never is.
     Where `f` sorts, scatters or calls out of the program, to compile it is a JaxRuntimeError.
     """
-    assert set_xla_metadata is not None
-
-    def using_all(*operands: jax.Array) -> list[jax.Array]:
-        results = list(f(*operands))
-        others = [array for i, array in enumerate(operands) if i not in updated and array.size]
-        at = max(i for i, result in enumerate(results) if result.size)
-        results[at] = _using(results[at], others)
-        return results
+    from jax.experimental.xla_metadata import set_xla_metadata  # what is not `supported` may not have these
+    from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+    from jax.interpreters.partial_eval import dce_jaxpr
 
     was = _inside.set(True)
     try:
-        *results, last = jax.jit(using_all)(*operands)
+        traced = jax.make_jaxpr(f)(*operands)
     finally:
         _inside.reset(was)
+    jaxpr, used = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
+    needed = [i for i, use in enumerate(used) if use]
+    others = [k for k, i in enumerate(needed) if i not in updated and operands[i].size]
+
+    def using_all(*operands: jax.Array) -> list[jax.Array]:
+        results = list(jaxpr_as_fun(ClosedJaxpr(jaxpr, traced.consts))(*operands))
+        at = max(i for i, result in enumerate(results) if result.size)
+        results[at] = _using(results[at], [operands[k] for k in others])
+        return results
+
+    *results, last = jax.jit(using_all)(*(operands[i] for i in needed))
     return [*results, set_xla_metadata(last, **MARK)]  # it marks what has made this result, which is the call
 
 
