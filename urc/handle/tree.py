@@ -301,7 +301,7 @@ class TreeCalls(StateOwner):
         padded = self._buffers.take(batch, columns + len(numbers) + 2)
         for row, key in zip(padded, rows, strict=False):
             row[: len(key)] = key
-        demand_tokens(padded[: len(rows), :columns], rows)
+        demand_tokens(padded[: len(rows), : max(map(len, rows), default=0)], rows)
         padded[:, columns:] = 0
         padded[: len(rows), columns:-2] = numbers
         padded[: len(rows), -2] = [len(key) for key in rows]
