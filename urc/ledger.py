@@ -84,11 +84,13 @@ class SlotLedger:
         """Whether all of `slots` are a request's."""
         return not np.count_nonzero(self._holder[slots] != REQUEST)
 
+    def all_kept(self, handed: np.ndarray) -> bool:
+        """Whether the tree has all of `handed`."""
+        return not np.count_nonzero(self._holder[handed] != TREE)
+
     def kept(self, handed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(adopted, freed): of slots handed over, those that the tree has now, and the others."""
         stays = self._holder[handed] == TREE
-        if np.count_nonzero(stays) == len(handed):
-            return handed.copy(), handed[:0]
         return handed[stays], handed[~stays]
 
     def give(self, slots: np.ndarray) -> None:

@@ -1,6 +1,6 @@
 """Many at once: a scheduling step in one compiled call, and the batched forms of single calls."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,8 @@ from urc.handle.requests import RequestCalls
 from urc.handle.tree import Entry
 from urc.ledger import REQUEST, TREE
 from urc.results import CommitResult, InsertResult, Receipt, Request, node_handle
+
+_NO_SLOTS = np.empty(0, np.int32)
 
 _NOTHING = -1
 """A prev_prefix_len that makes an insert be refused: what fills a batch up."""
@@ -77,23 +79,30 @@ class BatchCalls(RequestCalls):
         slots, fields, taken = out[: len(self._names)], out[len(self._names)], out[len(self._names) + 1 :]
 
         # Who holds which slot now: first what was handed over, then what is free, then what requests have taken.
-        went_through = [row[0] == Status.OK for row in finished[: len(commits)].tolist()]
-        for (_, entry), went in zip(commits, went_through, strict=True):
-            for name, handed in entry.handed.items() if went else ():
-                self._ledgers[name].take(handed, TREE)
-        self._note_free(before, len(rows) * room)
+        commits_done, begins_done = finished[: len(commits)].tolist(), fields[: len(rows)].tolist()
+        went_through = [row[0] == Status.OK for row in commits_done]
+        own = [
+            self._taken(numbers, len(row) + more, [each[i] for each in taken])
+            for i, (numbers, row) in enumerate(zip(begins_done, rows, strict=True))
+        ]
+        handed = self._together(entry.handed for (_, entry), went in zip(commits, went_through, strict=True) if went)
+        mine = self._together(own)
+        for name, ledger in self._ledgers.items():
+            ledger.take(handed[name], TREE)
+        self._note_free(before, {name: len(rows) + len(slots) for name, slots in mine.items()})
+        for name, ledger in self._ledgers.items():
+            ledger.take(mine[name], REQUEST)
         begun = []
-        for i, numbers in enumerate(fields[: len(rows)].tolist()):
-            end = len(rows[i]) + more
-            mine = self._taken(numbers, end, [each[i] for each in taken])
-            request = self._begun(numbers, [each[i] for each in slots], rows[i], spaces[i], sessions[i], mine)
+        for i, numbers in enumerate(begins_done):
+            each = [array[i] for array in slots]
+            request = self._begun(numbers, each, rows[i], spaces[i], sessions[i], own[i])
             if request is not None:
-                request.length = end
+                request.length = len(rows[i]) + more
             begun.append(request)
+        kept = {name: self._ledgers[name].all_kept(slots) for name, slots in handed.items()}
         results: list[CommitResult | None] = []
-        for (request, entry), row in zip(commits, finished.tolist(), strict=False):
-            went = row[0] == Status.OK
-            results.append(self._committed(request, entry, row, None, None) if went else None)
+        for (request, entry), row, went in zip(commits, commits_done, went_through, strict=True):
+            results.append(self._committed(request, entry, row, None, None, kept) if went else None)
         return Step(results, begun)
 
     def insert_all(
@@ -127,9 +136,8 @@ class BatchCalls(RequestCalls):
         if any(len(column) != len(tokens) for column in (handed_in, *columns)):
             raise InvalidInput(f"{len(tokens)} keys need as many of everything else")
         entries = [self._entry(*each) for each in zip(tokens, handed_in, *columns, strict=True)]
-        for name in self._names:
-            together = [entry.handed[name] for entry in entries]
-            self._ledgers[name].demand_held(np.concatenate(together) if together else np.empty(0, np.int32))
+        for name, handed in self._together(entry.handed for entry in entries).items():
+            self._ledgers[name].demand_held(handed)
         if not entries:
             return []
         numbers, padded, held = self._stacked(entries, 0)
@@ -186,10 +194,13 @@ class BatchCalls(RequestCalls):
     def _finishing(self, finish: Any) -> list[tuple[Request, Entry]]:
         """Each request that finishes, and its commit to be made."""
         commits, seen = [], set()
-        for pair in sequence("finish", finish):
+        pairs = sequence("finish", finish)
+        for pair in pairs:
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                 raise InvalidInput(f"finish takes pairs of a Request and its tokens, got {pair!r}")
-            request, tokens = pair
+            self._running(pair[0])
+        self._demand_own([request for request, _ in pairs])
+        for request, tokens in pairs:
             entry = self._committing(request, tokens, finished=True)
             if request.session in self._streaming:
                 raise InvalidInput("a request of a streaming session goes on: commit_finished")
@@ -219,11 +230,19 @@ class BatchCalls(RequestCalls):
                 entry.put(name, row)
         return numbers, keys, held
 
-    def _note_free(self, before: Mapping[str, int], taken: int) -> None:
-        """Notes what is free after a call that may have taken up to `taken` slots of each component in between."""
+    def _together(self, each: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """Slots of many, by component, one after the other."""
+        together: dict[str, list[np.ndarray]] = {name: [] for name in self._names}
+        for slots in each:
+            for name, mine in slots.items():
+                together[name].append(mine)
+        return {name: np.concatenate(parts) if parts else _NO_SLOTS for name, parts in together.items()}
+
+    def _note_free(self, before: Mapping[str, int], taken: Mapping[str, int]) -> None:
+        """Notes what is free after a call that may have `taken` so many slots of each component in between."""
         after = self._used()
         for name in self._names:
-            top = min(before[name] + taken, self.config.pool_room(name))
+            top = min(before[name] + taken[name], self.config.pool_room(name))
             self._ledgers[name].give(self._pool(name)[after[name] : top])
 
     def _taken(self, numbers: Sequence[int], end: int, rows: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
@@ -231,9 +250,6 @@ class BatchCalls(RequestCalls):
         status, _, _, matched, *_ = numbers
         rest, taken = iter(rows), {}
         for component in self.config.components:
-            if component.copies_on_write or status != Status.OK:
-                continue
-            mine = next(rest)[: component.needed(matched, end)]
-            self._ledgers[component.name].take(mine, REQUEST)
-            taken[component.name] = mine
+            if not component.copies_on_write and status == Status.OK:
+                taken[component.name] = next(rest)[: component.needed(matched, end)]
         return taken

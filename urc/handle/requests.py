@@ -200,7 +200,7 @@ class RequestCalls(SessionCalls):
         for name in self._names:
             self._owned(name)
 
-    def _live(self, request: Request, *, waiting: bool = False) -> None:
+    def _running(self, request: Request, *, waiting: bool = False) -> None:
         """InvalidInput unless a request is running, or waits where that is allowed."""
         if not isinstance(request, Request):
             raise InvalidInput(f"this takes the Request that begin returned, got {type(request).__name__}")
@@ -209,12 +209,20 @@ class RequestCalls(SessionCalls):
         if request.waiting and not waiting:
             raise InvalidInput(f"this request waits in session {request.session}: resume it first")
         self._hold(request.receipt)
-        for component in self.config.components:
-            name, slots = component.name, self._own_slots(request, component)
-            if not self._ledgers[name].belong(slots):
+
+    def _demand_own(self, requests: Sequence[Request]) -> None:
+        """InvalidInput unless what requests hold is theirs in the state as it is."""
+        for component in self.config.components if requests else ():
+            name, slots = component.name, [self._own_slots(request, component) for request in requests]
+            if not self._ledgers[name].belong(np.concatenate(slots)):
                 raise InvalidInput(
                     f"slots of {name!r} that this request held have another holder in the state assigned"
                 )
+
+    def _live(self, request: Request, *, waiting: bool = False) -> None:
+        """InvalidInput unless a request is running, or waits where that is allowed, and has what it holds."""
+        self._running(request, waiting=waiting)
+        self._demand_own([request])
 
     def _settle_freed(self, before: Mapping[str, int]) -> None:
         """Notes in the book what a call has freed that is still free; what it took is noted by who took it."""
@@ -277,6 +285,7 @@ class RequestCalls(SessionCalls):
     def _commit(
         self, request: Request, tokens: Tokens, *, finished: bool, leave_state: bool, priority: int
     ) -> CommitResult:
+        self._live(request)
         entry = self._committing(request, tokens, finished=finished, leave_state=leave_state, priority=priority)
         before, (padded, *held) = self._used(), self._filled(entry)
         out, *rows = self._call(compiled.commit, np.array(entry.numbers, np.int32), padded, *held, finished=finished)
@@ -295,8 +304,7 @@ class RequestCalls(SessionCalls):
     def _committing(
         self, request: Request, tokens: Tokens, *, finished: bool, leave_state: bool = True, priority: int = 0
     ) -> Entry:
-        """A commit to be made."""
-        self._live(request)
+        """A commit to be made of a request that is `_live`."""
         config = self.config
         key = tokens_of(tokens, config.max_key_len)
         if not request.committed <= len(key) <= request.length:
@@ -335,10 +343,12 @@ class RequestCalls(SessionCalls):
         fields: Sequence[int],
         rows: Mapping[str, np.ndarray] | None,
         free: Mapping[str, np.ndarray] | None,
+        kept: Mapping[str, bool] | None = None,
     ) -> CommitResult:
         """Notes a commit: `fields` as compiled, the request's `rows` if it goes on, and slots `free` now.
 
-        `free` None: of a step, which has noted the slots and moved the session.
+        `free` None: of a step, which has noted the slots and moved the session; `kept`: whether the tree has kept all
+        slots that were handed over in it, by component.
         """
         config, finished, key = self.config, rows is None, entry.key
         whole = len(key) // config.page_size * config.page_size
@@ -350,14 +360,15 @@ class RequestCalls(SessionCalls):
         for component in config.components:
             name, handed = component.name, entry.handed[component.name]
             if component.copies_on_write and not finished:
-                kept = left.pop(0)
-                handed = np.array([kept] if kept >= 0 else [], np.int32)
-                copies |= {name: (int(entry.given[name][0]), kept)} if kept >= 0 else {}
+                stays = left.pop(0)
+                handed = np.array([stays] if stays >= 0 else [], np.int32)
+                copies |= {name: (int(entry.given[name][0]), stays)} if stays >= 0 else {}
             ledger = self._ledgers[name]
             if free is not None:
                 ledger.take(handed, TREE)
                 ledger.give(free[name])
-            adopted[name], freed[name] = ledger.kept(handed)
+            all_kept = kept is not None and kept[name]
+            adopted[name], freed[name] = (handed.copy(), handed[:0]) if all_kept else ledger.kept(handed)
         if rows is None:
             self._over(request)
         else:
