@@ -101,10 +101,12 @@ class Program:
         try:
             out = call(*arrays.leaves, *given)
         except jax.errors.JaxRuntimeError:
-            whole = self._in_pieces(arrays.tree, **static)
-            if whole == found:
+            if not supported() or arrays.is_lost():
                 raise
-            call, written = arrays.calls[key] = whole
+            pieces = self._in_pieces(arrays.tree, **static)
+            if pieces == found:
+                raise
+            call, written = arrays.calls[key] = pieces
             out = call(*arrays.leaves, *given)
         if written:
             arrays.update(written, out)
