@@ -11,8 +11,10 @@ import urc
 from tests.test_program import CONFIG, GIVEN, PROGRAMS
 from urc import kernel
 from urc import state as states
+from urc.ops.compact import _by_radix
 from urc.policies import Policy
 from urc.program import StateArrays
+from urc.tables.packed import common_run, copy_run, move_run, none_null
 
 needs_kernels = pytest.mark.skipif(not kernel.supported(), reason="this XLA, or its platform, makes no such kernels")
 OPERATION = re.compile(r" = (?:\(.*?\)|\S+) ([\w\-]+)\(")
@@ -91,6 +93,42 @@ def test_a_kernel_may_have_no_use_for_an_operand():
     np.testing.assert_array_equal(twice, [0, 2, 4, 6, 8])
     assert nothing.shape == (0, 3)
     assert entry_of(call.lower(used, unused, empty).compile().as_text()).count("call") == 1
+
+
+@needs_kernels
+@pytest.mark.parametrize("length", [0, 1, 17, 255, 256, 257, 521])
+def test_runs_in_long_steps(length):
+    random = np.random.default_rng(length)
+    dst, src = (random.integers(0, 9, 900).astype(np.int32) for _ in range(2))
+    asked = np.roll(src, -3)
+    asked[100 + length] = 99  # from 100 on as many agree
+    values = np.full(900, 5, np.int32)
+    values[7 + length] = -1
+
+    def f(dst, src, asked, values, n):
+        copied, moved = copy_run(dst, 11, src, 30, n), move_run(dst, 4, 9, n)
+        agree = common_run(src, jnp.int32(103), asked, jnp.int32(100), jnp.int32(700))
+        fine = [none_null(values, jnp.int32(7), 7 + n + more) for more in (0, 1)]
+        return [copied, moved, jnp.stack([agree, *(flag.astype(jnp.int32) for flag in fine)])]
+
+    copied, moved, numbers = jax.jit(lambda *a: kernel.one_kernel(f, *a))(dst, src, asked, values, np.int32(length))
+    expected = dst.copy()
+    expected[11 : 11 + length] = src[30 : 30 + length]
+    np.testing.assert_array_equal(copied, expected)
+    expected = dst.copy()
+    expected[4 : 4 + length] = dst[9 : 9 + length]
+    np.testing.assert_array_equal(moved, expected)
+    assert numbers.tolist() == [length, 1, 0]
+
+
+def test_rows_are_sorted_by_where_their_runs_start():
+    random = np.random.default_rng(5)
+    start = random.choice(2**31 - 1, 3000, replace=False).astype(np.int32)
+    length = random.integers(0, 2, 3000).astype(np.int32)
+    order, live = jax.jit(_by_radix)(start, length)
+    rows = np.flatnonzero(length)
+    assert int(live) == len(rows)
+    np.testing.assert_array_equal(order[: len(rows)], rows[np.argsort(start[rows])])
 
 
 @needs_kernels

@@ -1,4 +1,4 @@
-"""What XLA runs for one call on a CPU: loops of one kernel each, counted in the compiled text."""
+"""What XLA runs for one call on a CPU whose program is in pieces: loops of one kernel each, in the compiled text."""
 
 import re
 
@@ -9,7 +9,7 @@ import pytest
 import urc
 from urc import compiled
 from urc import state as states
-from urc.program import StateArrays
+from urc.program import Program, StateArrays
 
 KINDS = {
     "full": (urc.Full(),),
@@ -18,6 +18,11 @@ KINDS = {
 KEY = jax.ShapeDtypeStruct((2050,), np.int32)
 COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 CALLED = re.compile(r"(?:body|condition|to_apply|branch_computations|true_computation|false_computation)=\{?([^,}]+)")
+
+
+@pytest.fixture(autouse=True)
+def _in_pieces(monkeypatch):
+    monkeypatch.setenv("URC_ONE_KERNEL", "0")
 
 
 def loops(text: str) -> list[str]:
@@ -50,7 +55,8 @@ def compiled_text(kinds: tuple, page_size: int, name: str, *given: jax.ShapeDtyp
         components=kinds, page_size=page_size, pools={kind.name: 4096 for kind in kinds}, max_nodes=60_000
     )
     arrays = StateArrays(states.init(config))
-    call, _ = getattr(compiled, name).compiled(arrays.tree)
+    made = getattr(compiled, name)
+    call, _ = Program(made.transition, made.writes).compiled(arrays.tree)  # the module's own may be one kernel
     return call.lower(*arrays.leaves, *given).compile().as_text()
 
 
