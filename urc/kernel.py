@@ -71,6 +71,7 @@ def one_kernel(f: Callable[..., list[jax.Array]], *operands: jax.Array, updated:
 
 
 def _using(result: jax.Array, arrays: list[jax.Array]) -> jax.Array:
+    """`result`, whatever its shape, in a way that looks at the first entry of each array, for all that XLA knows."""
     first = lambda array: lax.slice(array, (0,) * array.ndim, (1,) * array.ndim)
     seen = functools.reduce(
         lax.bitwise_or, (first(array).astype(jnp.int32).reshape(()) for array in arrays), jnp.int32(0)
