@@ -89,7 +89,7 @@ class SlotLedger:
         return not np.count_nonzero(self._holder[handed] != TREE)
 
     def kept(self, handed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(adopted, freed): of slots handed over, those that the tree has now, and the others, as arrays of their own."""
+        """(adopted, freed): of slots handed over, those that the tree has now, and the others: copies."""
         stays = self._holder[handed] == TREE
         return handed[stays], handed[~stays]
 
