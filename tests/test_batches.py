@@ -12,6 +12,7 @@ from tests.engine import Engine
 from urc import compiled
 from urc.handle import batches, tree
 from urc.program import Program
+from urc.results import Batch
 
 KINDS = {
     "full": (1, (urc.Full(),)),
@@ -87,7 +88,7 @@ def plain(value):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {key: plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, Batch)):
         return [plain(each) for each in value]
     return value
 

@@ -31,6 +31,13 @@ def count(what: str, value: Any, least: int = 0, most: int = MAX_INT32) -> int:
     return number
 
 
+def counts(what: str, values: list[Any], least: int = 0, most: int = MAX_INT32) -> list[int]:
+    """`count` of each."""
+    if not values or (set(map(type, values)) == {int} and min(values) >= least and max(values) <= most):
+        return values
+    return [count(what, value, least, most) for value in values]
+
+
 def tokens_of(tokens: Tokens, max_len: int) -> np.ndarray:
     """A key as i32[n]; InvalidInput unless it is at most `max_len` token ids >= 0."""
     key = integers("tokens", tokens)
@@ -61,7 +68,7 @@ def demand_tokens(padded: np.ndarray, rows: Sequence[np.ndarray]) -> None:
 
 def by_name(what: str, given: Any, names: tuple[str, ...]) -> None:
     """InvalidInput unless `given` maps only names of components."""
-    if type(given) is dict and all(name in names for name in given):
+    if type(given) is dict and given.keys() <= set(names):
         return
     if not isinstance(given, Mapping) or set(given) - set(names):
         got = sorted(map(repr, given)) if isinstance(given, Mapping) else given

@@ -7,11 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from urc import ops
+from urc.config import CacheConfig
 from urc.errors import Status
 from urc.kernel import inside
+from urc.ops import in_rows
 from urc.ops.match import Match
+from urc.ops.request import commit_without_slots, reserve_into
+from urc.ops.rows import Head, Layout, layout
+from urc.ops.slots import alloc_into
 from urc.program import Arrays, program
-from urc.state import CacheState, NodeRef
+from urc.state import ROOT, CacheState, NodeRef
 from urc.tables.packed import NULL
 
 TREE = ("nodes", "heads", "scalars", "victims")
@@ -25,16 +30,20 @@ def _names(state: CacheState) -> list[str]:
     return [component.name for component in state.config.components]
 
 
-def _in_order(state: CacheState, arrays: dict[str, jax.Array]) -> Arrays:
-    """Arrays by component in the components' order, those that there are."""
-    return tuple(arrays[name] for name in _names(state) if name in arrays)
+def row_form(config: CacheConfig, tokens: int) -> Layout:
+    """Where in a row of results the numbers and the slots lie, for keys of at most `tokens` tokens."""
+    return layout(config, tokens, lead=8 + 5 * len(config.components))
 
 
-def _numbers(names: list[str], match: Match) -> jax.Array:
-    """(node, generation, device_len, full_len, branching_len, stop, hits..) on the last axis, i32."""
+def _numbers(names: list[str], match: Match) -> list[jax.Array]:
+    """node, generation, device_len, full_len, branching_len, stop, hits..: i32[..] each."""
     node = (match.node.index, match.node.generation)
     hits = [match.hits[name] for name in names]
-    fields = (*node, match.device_len, match.full_len, match.branching_len, match.stop, *hits)
+    return [*node, match.device_len, match.full_len, match.branching_len, match.stop, *hits]
+
+
+def _side_by_side(fields: list[jax.Array]) -> jax.Array:
+    """Numbers (i32[..] each) on the last axis."""
     if inside():
         return jnp.stack(fields, axis=-1)
     lane, out = np.arange(len(fields)), jnp.zeros((), jnp.int32)
@@ -43,36 +52,42 @@ def _numbers(names: list[str], match: Match) -> jax.Array:
     return out
 
 
-def _matched(state: CacheState, match: Match) -> Arrays:
-    """A match's slots of each component, then its numbers."""
-    return (*_in_order(state, match.slots), _numbers(_names(state), match))
+def _of_match(state: CacheState) -> Head:
+    """A row begins with a match's numbers."""
+    return lambda match: _side_by_side(_numbers(_names(state), match))
 
 
 @program(*TREE)
 def match_prefix(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
-    """`key`: a key, then (length, namespace), which lie behind its length: cutting them off would be a copy."""
-    state, match = ops.match_prefix(state, key, key[-2], namespace=key[-1])
-    return state, _matched(state, match)
+    """`key`: a key, then (length, namespace), which lie behind its length: cutting them off would be a copy.
+
+    Returns a row: a match's numbers, and its slots.
+    """
+    form = row_form(state.config, len(key) - 2)
+    state, row = in_rows.match_prefix(state, key, key[-2], key[-1], _of_match(state), form)
+    return state, (row,)
 
 
 @program(*TREE)
 def match_prefixes(state: CacheState, keys: jax.Array) -> tuple[CacheState, Arrays]:
-    """`keys`: [B, ..] of what `match_prefix` takes."""
-    state, match = ops.match_prefixes(state, keys, keys[:, -2], namespaces=keys[:, -1])
-    return state, _matched(state, match)
+    """`keys`: [B, ..] of what `match_prefix` takes. Returns B rows."""
+    form = row_form(state.config, keys.shape[1] - 2)
+    state, rows = in_rows.match_prefixes(state, keys, keys[:, -2], keys[:, -1], _of_match(state), form)
+    return state, (rows,)
 
 
 @program()
 def probe(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
-    """`key`: a key, then (length, namespace)."""
-    return state, _matched(state, ops.probe(state, key, key[-2], namespace=key[-1]))
+    """`key`: a key, then (length, namespace). Returns a row."""
+    form = row_form(state.config, len(key) - 2)
+    return state, (in_rows.probe(state, key, key[-2], key[-1], _of_match(state), form),)
 
 
 @program()
 def probes(state: CacheState, keys: jax.Array) -> tuple[CacheState, Arrays]:
-    """`keys`: [B, ..] of what `probe` takes."""
-    match = ops.probes(state, keys, keys[:, -2], namespaces=keys[:, -1])
-    return state, _matched(state, match)
+    """`keys`: [B, ..] of what `probe` takes. Returns B rows."""
+    form = row_form(state.config, keys.shape[1] - 2)
+    return state, (in_rows.probes(state, keys, keys[:, -2], keys[:, -1], _of_match(state), form),)
 
 
 def _options(names: list[str], numbers: jax.Array) -> dict[str, Any]:
@@ -216,9 +231,10 @@ def close_session(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Ar
 
 @program(*POOLS)
 def alloc(state: CacheState, count: jax.Array, *, name: str, width: int) -> tuple[CacheState, Arrays]:
-    """A count -> slots, status."""
-    state, slots, status = ops.alloc(state, name, count, width=width)
-    return state, (slots, status)
+    """A count -> (status, slots..)."""
+    out = jnp.full(1 + width, NULL, jnp.int32)
+    state, out, status = alloc_into(state, name, count, out, jnp.int32(1), width=width)
+    return state, (out.at[0].set(status),)
 
 
 @program(*POOLS)
@@ -231,36 +247,43 @@ def _since(state: CacheState, receipt: ops.Receipt) -> list[jax.Array]:
     return [receipt.end, *(receipt.since[name] for name in _names(state))]
 
 
-def _begun(state: CacheState, begun: ops.Begun) -> Arrays:
-    """Slots, then (status, a match's numbers.., end, since.., own slots..) on the last axis, i32."""
-    fields = [*_since(state, begun.receipt), *_in_order(state, begun.own)]
-    head, match = begun.status[..., None], _numbers(_names(state), begun.match)
-    numbers = jnp.concatenate([head, match, jnp.stack(fields, axis=-1)], axis=-1)
-    return *_in_order(state, begun.match.slots), numbers
+def _of_begun(state: CacheState) -> Head:
+    """A row begins with (status, a match's numbers.., end, since.., own slots..)."""
+
+    def numbers(begun: ops.Begun) -> jax.Array:
+        own = [begun.own[name] for name in _names(state) if name in begun.own]
+        matched = _numbers(_names(state), begun.match)
+        return _side_by_side([begun.status, *matched, *_since(state, begun.receipt), *own])
+
+    return numbers
 
 
 @program("nodes", "heads", "scalars", "sessions", "victims", "stores")
 def begin(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
-    """`key`: a key, then (length, namespace)."""
-    state, begun = ops.begin(state, key, key[-2], namespace=key[-1])
-    return state, _begun(state, begun)
+    """`key`: a key, then (length, namespace). Returns a row."""
+    form = row_form(state.config, len(key) - 2)
+    state, row = in_rows.begin(state, key, key[-2], key[-1], _of_begun(state), form)
+    return state, (row,)
 
 
 @program("nodes", "heads", "scalars", "sessions", "victims", "stores")
 def begins(state: CacheState, keys: jax.Array) -> tuple[CacheState, Arrays]:
-    """`keys`: [B, ..] of what `begin` takes; a length of -1 stands for no request."""
-    state, begun = ops.begins(state, keys, keys[:, -2], namespaces=keys[:, -1])
-    return state, _begun(state, begun)
+    """`keys`: [B, ..] of what `begin` takes; a length of -1 stands for no request. Returns B rows."""
+    form = row_form(state.config, keys.shape[1] - 2)
+    state, rows = in_rows.begins(state, keys, keys[:, -2], keys[:, -1], _of_begun(state), form)
+    return state, (rows,)
 
 
 @program("nodes", "heads", "scalars", "sessions", "victims", "stores")
 def reserve(state: CacheState, counts: jax.Array, *, widths: tuple[int, ...]) -> tuple[CacheState, Arrays]:
-    """Counts and widths in the order of the components -> status, slots of those with a width."""
-    names = _names(state)
-    wanted = {name: counts[j] for j, name in enumerate(names) if widths[j]}
-    room = {name: widths[j] for j, name in enumerate(names) if widths[j]}
-    state, slots, _, status = ops.reserve(state, wanted, widths=room)
-    return state, (status, *_in_order(state, slots))
+    """Counts and widths in the order of the components -> (status, slots.., slots.., ..), of those with a width."""
+    names = [name for name, width in zip(_names(state), widths, strict=True) if width]
+    wanted = {name: counts[j] for j, name in enumerate(_names(state)) if name in names}
+    rooms = dict(zip(_names(state), widths, strict=True))
+    places = dict(zip(names, np.cumsum([1, *(rooms[name] for name in names)]).tolist(), strict=False))
+    out = jnp.full(1 + sum(widths), NULL, jnp.int32)
+    state, out, _, status = reserve_into(state, wanted, out, places, rooms)
+    return state, (out.at[0].set(status),)
 
 
 @program(*ALL)
@@ -269,17 +292,21 @@ def commit(
 ) -> tuple[CacheState, Arrays]:
     """`numbers`: as for an insert, then a receipt's, then whether the state may stay in the tree.
 
-    What an insert returns, then (end, since.., left..) of what the request holds now; and its slots.
+    What an insert returns; of a request that goes on a row, of that, (end, since.., left..), and its slots.
     """
     names, at = _names(state), 6 + 2 * len(state.config.components)
     receipt, held = _receipt(state, numbers[at:]), dict(zip(names, slots, strict=True))
     options = _options(names, numbers)
-    state, done = ops.commit(
+    state, done = commit_without_slots(
         state, receipt, key, numbers[0], held, finished=finished, leaves=numbers[-1] > 0, **options
     )
     state, fields = _inserted(state, done.inserted, numbers)
-    left = _in_order(state, done.left)
-    return state, (jnp.stack([*fields, *_since(state, done.receipt), *left]), *_in_order(state, done.slots))
+    left = [done.left[name] for name in names if name in done.left]
+    out = jnp.stack([*fields, *_since(state, done.receipt), *left])
+    if finished:
+        return state, (out,)
+    node = jnp.maximum(done.receipt.node.index, ROOT)
+    return state, (in_rows.row_of(state, node, 0, out, row_form(state.config, len(key))),)
 
 
 @program(*ALL)
@@ -296,7 +323,7 @@ def step(
     `finishing`: [F, ..] of a commit's numbers, and before the last of them (row, generation) of the session that refers
     to it then, or (NULL, 0); `done`: [F, ..], the keys, and `slots` of theirs, [F, ..] each; a prev_prefix_len of -1:
     none. `beginning`: [B, ..], a key, then (tokens beyond it, length, namespace); a length of -1: none. Returns what
-    an insert returns of each; and what `begins` does, then slots as `reserve` returns them.
+    an insert returns of each; and rows as `begins` does, for keys of `width` tokens, slots taken behind those matched.
     """
     names, at = _names(state), 6 + 2 * len(state.config.components)
 
@@ -321,8 +348,9 @@ def step(
 
     state, finished = jax.lax.scan(finish, state, (finishing, done, *slots))
     more, lengths, spaces = beginning[:, -3], beginning[:, -2], beginning[:, -1]
-    state, begun, rows = ops.admits(state, beginning, lengths, more=more, namespaces=spaces, width=width)
-    return state, (finished, *_begun(state, begun), *_in_order(state, rows))
+    form = row_form(state.config, width)
+    state, rows = in_rows.admits(state, beginning, lengths, more, spaces, _of_begun(state), form)
+    return state, (finished, rows)
 
 
 @program("nodes", "scalars", "victims", "stores")

@@ -84,13 +84,13 @@ class SlotLedger:
         """Whether all of `slots` are a request's."""
         return not np.count_nonzero(self._holder[slots] != REQUEST)
 
-    def all_kept(self, handed: np.ndarray) -> bool:
-        """Whether the tree has all of `handed`."""
-        return not np.count_nonzero(self._holder[handed] != TREE)
+    def in_tree(self, slots: np.ndarray) -> np.ndarray:
+        """bool[n]: those that the tree has now."""
+        return self._holder[slots] == TREE
 
     def kept(self, handed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(adopted, freed): of slots handed over, those that the tree has now, and the others: copies."""
-        stays = self._holder[handed] == TREE
+        stays = self.in_tree(handed)
         return handed[stays], handed[~stays]
 
     def give(self, slots: np.ndarray) -> None:

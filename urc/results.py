@@ -1,17 +1,21 @@
 """What the host handle returns: plain Python and NumPy."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
 from urc import view
 from urc.arguments import Namespace
-from urc.errors import Stop
+from urc.config import CacheConfig
+from urc.errors import Status, Stop
+from urc.ops.rows import Layout
 from urc.state import ROOT
 
 _ROW_BITS = 31
+_STOPS = tuple(Stop)
 
 
 def node_handle(index: int, generation: int) -> int:
@@ -52,6 +56,89 @@ class MatchResult(NamedTuple):
     stop: Stop
 
 
+Result = TypeVar("Result")
+
+
+class Batch(Sequence[Result]):
+    """Results of a batched call, in order; each is made when it is asked for."""
+
+    def _make(self, i: int) -> Result:
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: int) -> Result: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Result]: ...
+    def __getitem__(self, index: int | slice) -> Result | list[Result]:
+        """One of them, or a list of some."""
+        places = range(len(self))[index]
+        return self._make(places) if isinstance(places, int) else [self._make(i) for i in places]
+
+    def __iter__(self) -> Iterator[Result]:
+        return map(self._make, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, (Batch, list)) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self)})"
+
+
+class MatchBatch(Batch[MatchResult]):
+    """The `MatchResult` of each of B keys, and some of what they say as arrays of all."""
+
+    def __init__(self, config: CacheConfig, rows: np.ndarray, form: Layout) -> None:
+        """Of rows (i32[B, ..]) as compiled functions return them."""
+        self._config, self._rows, self._form = config, rows, form
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @cached_property
+    def _numbers(self) -> list[list[int]]:
+        return self._rows[:, : 6 + len(self._config.components)].tolist()
+
+    def _make(self, i: int) -> MatchResult:
+        return match_result(self._config, self._numbers[i], self._rows[i], self._form)
+
+    @property
+    def device_len(self) -> np.ndarray:
+        """i32[B]."""
+        return self._rows[:, 2]
+
+    @property
+    def full_len(self) -> np.ndarray:
+        """i32[B]."""
+        return self._rows[:, 3]
+
+    @cached_property
+    def nodes(self) -> list[int]:
+        """`node` of each."""
+        return [node_handle(numbers[0], numbers[1]) for numbers in self._numbers]
+
+    def slots(self, name: str) -> list[np.ndarray]:
+        """`slots[name]` of each, i32[..]; read-only."""
+        component, place, room = self._config.component(name), self._form.places[name], self._form.rooms[name]
+        lengths = self.device_len.tolist()
+        rows = self._rows[:, place : place + room]
+        return [component.matched(row, length) for row, length in zip(rows, lengths, strict=True)]
+
+
+def match_result(config: CacheConfig, numbers: Sequence[int], row: np.ndarray, form: Layout) -> MatchResult:
+    """Of a row as compiled functions return it, and a match's numbers in it."""
+    index, generation, device_len, full_len, branching_len, stop, *hits = numbers
+    slots, hit, places = {}, {}, form.places
+    for component, hit_len in zip(config.components, hits, strict=True):
+        name = component.name
+        place = places[name]
+        slots[name] = component.matched(row[place : place + form.rooms[name]], device_len)
+        hit[name] = hit_len
+    node = node_handle(index, generation)
+    return MatchResult(device_len, node, slots, 0, node, full_len, hit, branching_len, _STOPS[stop])
+
+
 class InsertResult(NamedTuple):
     """What an insert did.
 
@@ -68,6 +155,63 @@ class InsertResult(NamedTuple):
     adopted: dict[str, np.ndarray]
     freed: dict[str, np.ndarray]
     existed: dict[str, bool]
+
+
+class HandedOver(NamedTuple):
+    """Slots of one component that many inserts have handed over, one after the other, and which of them the tree has.
+
+    Both arrays are nobody else's.
+    """
+
+    slots: np.ndarray  # i32[n]
+    ends: list[int]  # of those of each insert
+    stays: np.ndarray  # bool[n]
+
+    def adopted_and_freed(self, i: int) -> tuple[np.ndarray, np.ndarray]:
+        """Those of insert i that the tree has, and the others."""
+        own = slice(self.ends[i - 1] if i else 0, self.ends[i])
+        slots, stays = self.slots[own], self.stays[own]
+        return (slots, slots[:0]) if stays.all() else (slots[stays], slots[~stays])
+
+
+class InsertBatch(Batch["InsertResult | None"]):
+    """The `InsertResult` of each of B keys, None where it was refused; and some of what they say as arrays of all."""
+
+    def __init__(self, rows: np.ndarray, shares: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]]) -> None:
+        """Of rows (i32[B, ..]) as compiled functions return them; `shares[name](i)`: what was adopted and freed."""
+        self._rows, self._shares = rows, shares
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @cached_property
+    def _numbers(self) -> list[list[int]]:
+        return self._rows.tolist()
+
+    def _make(self, i: int) -> InsertResult | None:
+        status, prefix_len, index, generation, *each = self._numbers[i]
+        if status != Status.OK:
+            return None
+        adopted, freed, existed = {}, {}, {}
+        for j, (name, share) in enumerate(self._shares.items()):
+            adopted[name], freed[name] = share(i)
+            existed[name] = bool(each[3 * j])
+        return InsertResult(prefix_len, node_handle(index, generation), adopted, freed, existed)
+
+    @property
+    def inserted(self) -> np.ndarray:
+        """bool[B]: it was not refused."""
+        return self._rows[:, 0] == Status.OK
+
+    @property
+    def prefix_len(self) -> np.ndarray:
+        """i32[B]."""
+        return self._rows[:, 1]
+
+    @cached_property
+    def nodes(self) -> list[int]:
+        """`node` of each; of one that was refused it means nothing."""
+        return [node_handle(numbers[2], numbers[3]) for numbers in self._numbers]
 
 
 class EvictResult(NamedTuple):
@@ -109,6 +253,31 @@ class CommitResult(NamedTuple):
     copies: dict[str, tuple[int, int]]
 
 
+class CommitBatch(Batch["CommitResult | None"]):
+    """The `CommitResult` of each request that a step finishes, None where it did not fit."""
+
+    def __init__(self, inserted: InsertBatch) -> None:
+        """Of what each has put into the tree."""
+        self._inserted = inserted
+
+    def __len__(self) -> int:
+        return len(self._inserted)
+
+    def _make(self, i: int) -> CommitResult | None:
+        result = self._inserted[i]
+        return None if result is None else CommitResult(*result, slots={}, copies={})
+
+    @property
+    def inserted(self) -> np.ndarray:
+        """bool[B]: it did fit."""
+        return self._inserted.inserted
+
+    @property
+    def prefix_len(self) -> np.ndarray:
+        """i32[B]."""
+        return self._inserted.prefix_len
+
+
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Request:
     """A running request: the handle keeps it up to date.
@@ -116,7 +285,7 @@ class Request:
     Attributes:
         match: what it found when it began.
         slots: per component, the row of slots that it uses: one per token of `length`, -1 where it needs none any more;
-            of `Mamba` the one that it writes into.
+            of `Mamba` the one that it writes into. Read-only.
         copies: per component, (from, to): the state to be copied before the request first writes.
         length: tokens for which it has slots.
         committed: of those, tokens that are in the tree, and locked.

@@ -1,17 +1,19 @@
 """Many at once: a scheduling step in one compiled call, and the batched forms of single calls."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from urc import compiled
-from urc.arguments import Namespace, Tokens, batch_width, count, sequence, width
+from urc.arguments import Namespace, Tokens, batch_width, count, demand_tokens, sequence, width
 from urc.errors import InvalidInput, InvariantError, Status
 from urc.handle.requests import RequestCalls
-from urc.handle.tree import Entry
+from urc.handle.tree import Entries
 from urc.ledger import REQUEST, TREE
-from urc.results import CommitResult, InsertResult, Receipt, Request, node_handle
+from urc.ops.rows import Layout
+from urc.results import CommitBatch, HandedOver, InsertBatch, Receipt, Request, node_parts
 
 _NO_SLOTS = np.empty(0, np.int32)
 
@@ -28,7 +30,7 @@ class Step(NamedTuple):
         begun: each request that began; None where there was no room for it.
     """
 
-    finished: list[CommitResult | None]
+    finished: CommitBatch
     begun: list[Request | None]
 
 
@@ -62,48 +64,45 @@ class BatchCalls(RequestCalls):
         sessions = [None] * len(prompts) if sessions is None else sequence("sessions", sessions)
         if len(sessions) != len(prompts):
             raise InvalidInput(f"{len(prompts)} prompts need as many sessions, got {len(sessions)}")
-        commits = self._finishing(finish)
-        keys = [entry.key for _, entry in commits]  # both halves have one shape, so that there are fewer programs
+        requests, commits = self._finishing(finish)
+        keys = commits.keys  # both halves have one shape, so that there are fewer programs
         rows, beginning = self._batch(prompts, spaces, more, like=keys)
         self._demand_beginning(sessions)
         count("the tokens of a request", max(map(len, rows), default=0) + more, 0, self.config.max_key_len)
-        if not commits and not rows:
-            return Step([], [])
+        if not requests and not rows:
+            return Step(CommitBatch(InsertBatch(np.empty((0, 4), np.int32), {})), [])
         beginning[len(rows) :, -2] = -1
-        room = width(beginning.shape[1] - 3 + more)
-        numbers, done, held = self._stacked([entry for _, entry in commits], 3 + len(self._names) + 3, like=rows)
+        columns = beginning.shape[1] - 3
+        room = columns + (width(more) if more else 0)
+        numbers, done, held = self._stacked(commits, like=rows)
         before = self._used()
-        out = self._call(compiled.step, numbers, done, beginning, *held, width=room)
-        finished, *out = (np.asarray(array) for array in out)
+        finished, begun = map(np.asarray, self._call(compiled.step, numbers, done, beginning, *held, width=room))
         self._buffers.give(beginning, done, *held)
-        slots, fields, taken = out[: len(self._names)], out[len(self._names)], out[len(self._names) + 1 :]
+        finished, begun, form = finished[: len(requests)], begun[: len(rows)], self._form(room)
 
         # Who holds which slot now: first what was handed over, then what is free, then what requests have taken.
-        commits_done, begins_done = finished[: len(commits)].tolist(), fields[: len(rows)].tolist()
-        went_through = [row[0] == Status.OK for row in commits_done]
-        own = [
-            self._taken(numbers, len(row) + more, [each[i] for each in taken])
-            for i, (numbers, row) in enumerate(zip(begins_done, rows, strict=True))
-        ]
-        handed = self._together(entry.handed for (_, entry), went in zip(commits, went_through, strict=True) if went)
-        mine = self._together(own)
+        fits = (finished[:, 0] == Status.OK).tolist()
+        handed = {
+            name: [slots if fit else _NO_SLOTS for slots, fit in zip(all_slots, fits, strict=True)]
+            for name, all_slots in commits.handed.items()
+        }
+        together = {name: _together(slots) for name, slots in handed.items()}
         for name, ledger in self._ledgers.items():
-            ledger.take(handed[name], TREE)
+            ledger.take(together[name], TREE)
+        ends, fields = [len(row) + more for row in rows], begun[:, : self._begun_fields].tolist()
+        mine = self._taken(fields, begun, form, ends)
         self._note_free(before, {name: len(rows) + len(slots) for name, slots in mine.items()})
         for name, ledger in self._ledgers.items():
             ledger.take(mine[name], REQUEST)
-        begun = []
-        for i, numbers in enumerate(begins_done):
-            each = [array[i] for array in slots]
-            request = self._begun(numbers, each, rows[i], spaces[i], sessions[i], own[i])
-            if request is not None:
-                request.length = len(rows[i]) + more
-            begun.append(request)
-        kept = {name: self._ledgers[name].all_kept(slots) for name, slots in handed.items()}
-        results: list[CommitResult | None] = []
-        for (request, entry), row, went in zip(commits, commits_done, went_through, strict=True):
-            results.append(self._committed(request, entry, row, None, None, kept) if went else None)
-        return Step(results, begun)
+        begins = [
+            self._begun(*each)
+            for each in zip(fields, begun, [form] * len(rows), rows, spaces, sessions, ends, strict=True)
+        ]
+        for request, fit in zip(requests, fits, strict=True):
+            if fit:
+                self._over(request)
+        shares = {name: self._shares(name, slots, together[name]) for name, slots in handed.items()}
+        return Step(CommitBatch(InsertBatch(finished, shares)), begins)
 
     def insert_all(
         self,
@@ -115,7 +114,7 @@ class BatchCalls(RequestCalls):
         inserted_lens: Sequence[int] | None = None,
         evicted_lens: Sequence[Mapping[str, int]] | None = None,
         priorities: Sequence[int] | None = None,
-    ) -> list[InsertResult | None]:
+    ) -> InsertBatch:
         """`insert` of each key in order, in one call. The pools must be the cache's own.
 
         None for a key that does not fit, or of which the tree does not hold the prefix said: its slots stay the
@@ -135,21 +134,31 @@ class BatchCalls(RequestCalls):
         ]
         if any(len(column) != len(tokens) for column in (handed_in, *columns)):
             raise InvalidInput(f"{len(tokens)} keys need as many of everything else")
-        entries = [self._entry(*each) for each in zip(tokens, handed_in, *columns, strict=True)]
-        for name, handed in self._together(entry.handed for entry in entries).items():
-            self._ledgers[name].demand_held(handed)
-        if not entries:
-            return []
-        numbers, padded, held = self._stacked(entries, 0)
+        entries = self._entries(tokens, handed_in, *columns)
+        together = {name: _together(slots) for name, slots in entries.handed.items()}
+        for name, slots_of in together.items():
+            self._ledgers[name].demand_held(slots_of)
+        if not tokens:
+            return InsertBatch(np.empty((0, 4), np.int32), {})
+        numbers, padded, held = self._stacked(entries)
+        demand_tokens(padded[: len(tokens), : max(map(len, entries.keys))], entries.keys)
         (out,) = self._call(compiled.inserts, numbers, padded, *held)
-        rows = np.asarray(out).tolist()
+        rows = np.asarray(out)[: len(tokens)]
         self._buffers.give(padded, *held)
-        results: list[InsertResult | None] = []
-        for entry, (status, prefix_len, index, generation, *each) in zip(entries, rows, strict=False):
-            went = status == Status.OK
-            node = node_handle(index, generation)
-            results.append(self._insert_result(entry.handed, prefix_len, node, each) if went else None)
-        return results
+        fits = rows[:, 0] == Status.OK
+        frees = np.any(rows[:, 6::3])
+        if fits.all() and not frees:
+            for name, ledger in self._ledgers.items():
+                ledger.take(together[name], TREE)
+            shares = {name: self._shares(name, slots, together[name]) for name, slots in entries.handed.items()}
+            return InsertBatch(rows, shares)
+        settled: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in self._names}
+        for i, (fit, row) in enumerate(zip(fits.tolist(), rows.tolist(), strict=True)):
+            for j, name in enumerate(self._names):
+                freed = self._freed(name, *row[5 + 3 * j : 7 + 3 * j])
+                share = self._ledgers[name].settle(entries.handed[name][i], freed) if fit else (_NO_SLOTS, _NO_SLOTS)
+                settled[name].append(share)
+        return InsertBatch(rows, {name: shares.__getitem__ for name, shares in settled.items()})
 
     def lock_all(self, nodes: Sequence[int]) -> list[Receipt]:
         """`lock` of each node in order, in one call. If one has left the tree, none is locked."""
@@ -191,52 +200,75 @@ class BatchCalls(RequestCalls):
 
     # -- within --------------------------------------------------------------------------------------------------
 
-    def _finishing(self, finish: Any) -> list[tuple[Request, Entry]]:
-        """Each request that finishes, and its commit to be made."""
-        commits, seen = [], set()
+    def _finishing(self, finish: Any) -> tuple[list[Request], Entries]:
+        """The requests that finish, and their commits to be made."""
         pairs = sequence("finish", finish)
         for pair in pairs:
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                 raise InvalidInput(f"finish takes pairs of a Request and its tokens, got {pair!r}")
             self._running(pair[0])
-        self._demand_own([request for request, _ in pairs])
+        requests = [request for request, _ in pairs]
+        self._demand_own(requests)
+        if len(set(map(id, requests))) < len(requests):
+            raise InvalidInput("a request is to finish twice")
+        keys, numbers, page, root = [], [], self.config.page_size, self._node(0)
+        given: dict[str, list[int]] = {name: [] for name in self._names}
+        handed: dict[str, list[np.ndarray]] = {name: [] for name in self._names}
         for request, tokens in pairs:
-            entry = self._committing(request, tokens, finished=True)
-            if request.session in self._streaming:
+            key = self._computed(request, tokens)
+            session, space = request.session, self._namespaces.number(request.namespace)
+            if session is not None and session in self._streaming:
                 raise InvalidInput("a request of a streaming session goes on: commit_finished")
-            if id(request) in seen:
-                raise InvalidInput("a request is to finish twice")
-            seen.add(id(request))
-            session = (-1, 0) if request.session is None else self._session(request.session)
-            *numbers, leaves = entry.numbers
-            commits.append((request, entry._replace(numbers=[*numbers, *session, leaves])))
-        return commits
+            keys.append(key)
+            evicted = []
+            for component in self.config.components:
+                name, row = component.name, request.slots[component.name]
+                evicted.append(gone := request.given_up.get(name, 0))
+                given[name].append(len(row))
+                if not component.copies_on_write:
+                    row = component.handed_over(row, request.committed, gone)
+                handed[name].append(row)
+            receipt = request.receipt
+            numbers.append(
+                [
+                    *(len(key), space, request.committed, request.inserted, 0, self._namespaces.stamp(space)),
+                    *(given[name][-1] for name in self._names),
+                    *evicted,
+                    *(node_parts(receipt.node) if receipt.node else root),
+                    receipt.end,
+                    *self._holds[receipt.serial].since,
+                    *((-1, 0) if session is None else self._session(session)),
+                    len(key) % page == 0,
+                ]
+            )
+        width_of_all = 6 + 2 * len(self._names) + 3 + len(self._names) + 3
+        return requests, Entries(keys, given, handed, np.array(numbers, np.int32).reshape(len(keys), width_of_all))
 
     def _stacked(
-        self, entries: Sequence[Entry], more: int, like: Sequence[np.ndarray] = ()
+        self, entries: Entries, like: Sequence[np.ndarray] = ()
     ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        """Inserts as rows: numbers (`more` beyond an insert's), keys, slots. With room for keys `like` these."""
-        rows, columns = self._shape([entry.key for entry in entries], like)
-        numbers = np.zeros((rows, 6 + 2 * len(self._names) + more), np.int32)
+        """Inserts as rows: numbers, keys, slots. With room for keys `like` these."""
+        rows, columns = self._shape(entries.keys, like)
+        numbers = np.zeros((rows, entries.numbers.shape[1]), np.int32)
         numbers[:, 2] = _NOTHING
-        numbers[: len(entries)] = [entry.numbers for entry in entries] or 0
+        numbers[: len(entries.keys)] = entries.numbers
         keys, held = self._buffers.take(rows, columns), []
-        for row, entry in zip(keys, entries, strict=False):
-            row[: len(entry.key)] = entry.key
+        for row, key in zip(keys, entries.keys, strict=False):
+            row[: len(key)] = key
         for name, room in zip(self._names, self._rooms(columns), strict=True):
-            most = max(room, *(len(entry.given[name]) for entry in entries), 0)
-            held.append(self._buffers.take(rows, width(most)))
-            for row, entry in zip(held[-1], entries, strict=False):
-                entry.put(name, row)
+            ends = entries.given[name]
+            slots = self._buffers.take(rows, width(max(room, *ends, 0)))
+            for row, handed, end in zip(slots, entries.handed[name], ends, strict=False):
+                row[end - len(handed) : end] = handed  # no other is looked at
+            held.append(slots)
         return numbers, keys, held
 
-    def _together(self, each: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """Slots of many, by component, one after the other."""
-        together: dict[str, list[np.ndarray]] = {name: [] for name in self._names}
-        for slots in each:
-            for name, mine in slots.items():
-                together[name].append(mine)
-        return {name: np.concatenate(parts) if parts else _NO_SLOTS for name, parts in together.items()}
+    def _shares(
+        self, name: str, each: Sequence[np.ndarray], together: np.ndarray
+    ) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
+        """Who asks later which slots the tree has now of what each has handed over, which is all `together`."""
+        ends = list(itertools.accumulate(map(len, each)))
+        return HandedOver(together, ends, self._ledgers[name].in_tree(together)).adopted_and_freed
 
     def _note_free(self, before: Mapping[str, int], taken: Mapping[str, int]) -> None:
         """Notes what is free after a call that may have `taken` so many slots of each component in between."""
@@ -245,11 +277,22 @@ class BatchCalls(RequestCalls):
             top = min(before[name] + taken[name], self.config.pool_room(name))
             self._ledgers[name].give(self._pool(name)[after[name] : top])
 
-    def _taken(self, numbers: Sequence[int], end: int, rows: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Of slots taken for a request up to `end`, by component, its share: beyond what it has matched."""
-        status, _, _, matched, *_ = numbers
-        rest, taken = iter(rows), {}
+    def _taken(
+        self, fields: Sequence[Sequence[int]], rows: np.ndarray, form: Layout, ends: Sequence[int]
+    ) -> dict[str, np.ndarray]:
+        """Per component the slots that requests have taken beyond what each has matched, up to `ends` (tokens)."""
+        taken = {}
         for component in self.config.components:
-            if not component.copies_on_write and status == Status.OK:
-                taken[component.name] = next(rest)[: component.needed(matched, end)]
+            name, place, parts = component.name, form.places[component.name], []
+            if not component.copies_on_write:
+                for numbers, row, end in zip(fields, rows, ends, strict=True):
+                    if numbers[0] == Status.OK:
+                        first, last = component.needed(0, numbers[3]), component.needed(0, end)
+                        parts.append(row[place + first : place + last])
+            taken[name] = _together(parts)
         return taken
+
+
+def _together(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Slots of many, one after the other, in an array of their own."""
+    return np.concatenate(parts) if parts else _NO_SLOTS

@@ -12,11 +12,13 @@ import numpy as np
 from urc import state as states
 from urc import view
 from urc.arguments import MAX_INT32, Namespaces
+from urc.compiled import row_form
 from urc.components.base import Component
 from urc.config import CacheConfig
 from urc.errors import InvalidInput
 from urc.handle.buffers import Buffers
 from urc.ledger import REQUEST, SlotLedger, holds_lock, usable_state
+from urc.ops.rows import Layout
 from urc.program import Arrays, Program, StateArrays
 from urc.results import NodeView, Receipt, Request, Sizes, node_handle, node_parts, node_views
 from urc.state import CacheState
@@ -72,7 +74,12 @@ class StateOwner:
         self._pools = {c.name: partial(_pool, c) for c in config.components}
         self._nothing = dict.fromkeys(self._names, 0)
         self._buffers = Buffers()
-        self._most: dict[int, tuple[int, ...]] = {}  # slots of each component that go with so many tokens
+        self._forms: dict[int, Layout] = {}  # of rows of results, by the tokens that there is room for
+        writers = sum(component.copies_on_write for component in config.components)
+        number = len(config.components)
+        self._matched_fields = 6 + number  # numbers in a row of a match
+        self._begun_fields = 1 + self._matched_fields + 1 + number + writers
+        self._committed_fields = 4 + 3 * number + 1 + number + writers
         self._streaming: dict[int, Request | None] = {}  # streaming sessions, and the request of each
         self._shared, self._epoch = False, 0
         self._arrays = StateArrays(states.init(config))
@@ -196,6 +203,13 @@ class StateOwner:
                 "the cache has lost its state: an update was interrupted, or somebody donated `cache.state` "
                 "without assigning the result; assign a state to go on from, or reset()"
             )
+
+    def _form(self, tokens: int) -> Layout:
+        """Where what a program returns for keys of at most so many tokens lies."""
+        form = self._forms.get(tokens)
+        if form is None:
+            form = self._forms[tokens] = row_form(self.config, tokens)
+        return form
 
     def _owned(self, name: str) -> None:
         self.config.component(name)

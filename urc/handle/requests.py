@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from urc import compiled
-from urc.arguments import Namespace, Tokens, count, sequence, tokens_of, width
+from urc.arguments import Namespace, Tokens, count, integers, sequence, tokens_of, width
 from urc.errors import CacheFull, InvalidInput, InvariantError, Status
 from urc.handle.sessions import SessionCalls
 from urc.handle.tree import Entry
 from urc.ledger import REQUEST, TREE
-from urc.results import CommitResult, MatchResult, Receipt, Request, node_handle
+from urc.ops.rows import Layout, by_component
+from urc.results import CommitResult, Request, match_result, node_handle
 
 
 class RequestCalls(SessionCalls):
@@ -50,17 +51,14 @@ class RequestCalls(SessionCalls):
             return []
         padded[number:, -2] = -1
         before = self._used()
-        if number == 1:
-            out = [np.asarray(array)[None] for array in self._call(compiled.begin, padded[0])]
-        else:
-            out = [np.asarray(array) for array in self._call(compiled.begins, padded)]
+        lone = number == 1
+        (out,) = self._call(compiled.begin, padded[0]) if lone else self._call(compiled.begins, padded)
+        found, form = np.asarray(out), self._form(padded.shape[1] - 2)
         self._buffers.give(padded)
         self._settle_freed(before)
-        *slots, numbers = out
-        return [
-            self._begun(numbers[i].tolist(), [each[i] for each in slots], rows[i], spaces[i], sessions[i])
-            for i in range(number)
-        ]
+        found = found[None] if lone else found[:number]
+        numbers = found[:, : self._begun_fields].tolist()
+        return [self._begun(numbers[i], found[i], form, rows[i], spaces[i], sessions[i]) for i in range(number)]
 
     def extend(self, request: Request, n: int) -> bool:
         """Gives a request slots for `n` more tokens, evicting what they are short of.
@@ -77,13 +75,15 @@ class RequestCalls(SessionCalls):
         widths = tuple(
             0 if c.copies_on_write else width(n) for c, n in zip(self.config.components, counts, strict=True)
         )
-        status, *slots = self._call(compiled.reserve, np.array(counts, np.int32), widths=widths)
+        (out,) = self._call(compiled.reserve, np.array(counts, np.int32), widths=widths)
         self._settle_freed(before)
-        if int(np.asarray(status)) != Status.OK:
+        row, place = np.asarray(out), 1
+        if row[0] != Status.OK:
             return False
         for j, name in enumerate(self._names):
             if widths[j]:
-                taken = np.array(np.asarray(slots.pop(0))[: counts[j]])
+                taken = row[place : place + counts[j]]
+                place += widths[j]
                 self._ledgers[name].take(taken, REQUEST)
                 request.slots[name] = np.concatenate([request.slots[name], taken])
         request.length = end
@@ -233,37 +233,40 @@ class RequestCalls(SessionCalls):
     def _begun(
         self,
         numbers: list[int],
-        slots: Sequence[np.ndarray],
+        row: np.ndarray,
+        form: Layout,
         key: np.ndarray,
         space: Namespace,
         session: int | None,
-        taken: Mapping[str, np.ndarray] | None = None,
+        end: int | None = None,
     ) -> Request | None:
-        """A request that has begun, if it has; with slots `taken` for it beyond what it has matched."""
-        status, *numbers = numbers
-        if status != Status.OK:
+        """A request that has begun, if it has, of a row as compiled functions return it, and the numbers in it.
+
+        It has slots up to `end` tokens; by default, those matched.
+        """
+        at = 1 + self._matched_fields
+        if numbers[0] != Status.OK:
             return None
-        matched = 6 + len(self._names)
-        match: MatchResult = self._match_result(numbers[:matched], slots)
-        end, *rest = numbers[matched:]
-        since, own = rest[: len(self._names)], rest[len(self._names) :]
-        receipt: Receipt = self._locked(match.node, end, since, request=True)
+        match = match_result(self.config, numbers[1:at], row, form)
+        length = match.device_len if end is None else end
+        since, own = numbers[at + 1 : at + 1 + len(self._names)], numbers[at + 1 + len(self._names) :]
+        receipt = self._locked(match.node, numbers[at], since, request=True)
         rows, copies = {}, {}
         for component in self.config.components:
-            name = component.name
+            name, place = component.name, form.places[component.name]
             if not component.copies_on_write:
-                mine = match.slots[name]
-                rows[name] = mine.copy() if taken is None else np.concatenate([mine, taken[name]])
-            else:
-                rows[name] = np.array([own.pop(0)], np.int32)
-                self._ledgers[name].take(rows[name], REQUEST)
-                if len(match.slots[name]):
-                    copies[name] = int(match.slots[name][-1]), int(rows[name][0])
+                rows[name] = row[place : place + component.needed(0, length)]
+                continue
+            slot = own.pop(0)
+            rows[name] = np.array([slot], np.int32)
+            self._ledgers[name].take(rows[name], REQUEST)
+            if len(match.slots[name]):
+                copies[name] = int(match.slots[name][-1]), slot
         request = Request(
             match=match,
             slots=rows,
             copies=copies,
-            length=match.device_len,
+            length=length,
             committed=match.device_len,
             receipt=receipt,
             namespace=space,
@@ -288,8 +291,9 @@ class RequestCalls(SessionCalls):
         self._live(request)
         entry = self._committing(request, tokens, finished=finished, leave_state=leave_state, priority=priority)
         before, (padded, *held) = self._used(), self._filled(entry)
-        out, *rows = self._call(compiled.commit, np.array(entry.numbers, np.int32), padded, *held, finished=finished)
-        fields = np.asarray(out).tolist()
+        (out,) = self._call(compiled.commit, np.array(entry.numbers, np.int32), padded, *held, finished=finished)
+        row = np.asarray(out)
+        fields = row[: self._committed_fields].tolist()
         self._buffers.give(padded, *held)
         self._demand_fits(fields[0], request.committed, fields[1])
         # The stack may have gone up by one in between; all of it from `used` on is free now.
@@ -298,21 +302,15 @@ class RequestCalls(SessionCalls):
             name = component.name
             top = min(before[name] + component.copies_on_write, self.config.pool_room(name))
             free[name] = self._pool(name)[after[name] : top]
-        rows = {name: np.asarray(row) for name, row in zip(self._names, rows, strict=True)}
-        return self._committed(request, entry, fields, None if finished else rows, free)
+        rows = None if finished else by_component(row, self._form(len(padded)))
+        return self._committed(request, entry, fields, rows, free)
 
     def _committing(
         self, request: Request, tokens: Tokens, *, finished: bool, leave_state: bool = True, priority: int = 0
     ) -> Entry:
         """A commit to be made of a request that is `_live`."""
+        key = self._computed(request, tokens)
         config = self.config
-        key = tokens_of(tokens, config.max_key_len)
-        if not request.committed <= len(key) <= request.length:
-            raise InvalidInput(
-                f"{len(key)} tokens: the request has committed {request.committed} and has slots for {request.length}"
-            )
-        if np.count_nonzero(key[: request.committed] != request.tokens):
-            raise InvalidInput("the tokens do not begin with those that the request has committed (`request.tokens`)")
         whole = len(key) // config.page_size * config.page_size
         given, handed = {}, {}
         for component in config.components:
@@ -336,20 +334,29 @@ class RequestCalls(SessionCalls):
         ]
         return Entry(key, given, handed, numbers)
 
+    def _computed(self, request: Request, tokens: Tokens) -> np.ndarray:
+        """What a request says that it has computed, i32[n]; InvalidInput unless it can have."""
+        key, committed = integers("tokens", tokens), request.committed
+        if not committed <= len(key) <= request.length:
+            raise InvalidInput(
+                f"{len(key)} tokens: the request has committed {committed} and has slots for {request.length}"
+            )
+        if np.count_nonzero(key[:committed] != request.tokens):
+            raise InvalidInput("the tokens do not begin with those that the request has committed (`request.tokens`)")
+        new = key[committed:]  # the others are known to be tokens
+        if len(new) and np.minimum.reduce(new) < 0:
+            tokens_of(key, len(key))
+        return key
+
     def _committed(
         self,
         request: Request,
         entry: Entry,
         fields: Sequence[int],
         rows: Mapping[str, np.ndarray] | None,
-        free: Mapping[str, np.ndarray] | None,
-        kept: Mapping[str, bool] | None = None,
+        free: Mapping[str, np.ndarray],
     ) -> CommitResult:
-        """Notes a commit: `fields` as compiled, the request's `rows` if it goes on, and slots `free` now.
-
-        `free` None: of a step, which has noted the slots and moved the session; `kept`: whether the tree has kept all
-        slots that were handed over in it, by component.
-        """
+        """Notes a commit: `fields` as compiled, the request's `rows` if it goes on, and slots `free` now."""
         config, finished, key = self.config, rows is None, entry.key
         whole = len(key) // config.page_size * config.page_size
         _, prefix_len, index, generation, *rest = fields
@@ -364,11 +371,9 @@ class RequestCalls(SessionCalls):
                 handed = np.array([stays] if stays >= 0 else [], np.int32)
                 copies |= {name: (int(entry.given[name][0]), stays)} if stays >= 0 else {}
             ledger = self._ledgers[name]
-            if free is not None:
-                ledger.take(handed, TREE)
-                ledger.give(free[name])
-            all_kept = kept is not None and kept[name]
-            adopted[name], freed[name] = (handed.copy(), handed[:0]) if all_kept else ledger.kept(handed)
+            ledger.take(handed, TREE)
+            ledger.give(free[name])
+            adopted[name], freed[name] = ledger.kept(handed)
         if rows is None:
             self._over(request)
         else:
@@ -376,7 +381,7 @@ class RequestCalls(SessionCalls):
             request.receipt = self._locked(node, end, since, request=True)
             request.tokens = key[:whole].copy()
             self._rebase(request, whole, rows)
-        if request.session is not None and free is not None:
+        if request.session is not None:
             self.advance_session(request.session, node)
         return CommitResult(prefix_len, node, adopted, freed, existed, {} if finished else dict(request.slots), copies)
 

@@ -1,7 +1,8 @@
 """Calls that find, change and protect what is in the tree."""
 
+import functools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from urc.arguments import (
     batch_width,
     by_name,
     count,
+    counts,
     demand_tokens,
     integers,
     rows_of,
@@ -20,12 +22,11 @@ from urc.arguments import (
     tokens_of,
     width,
 )
-from urc.errors import CacheFull, InvalidInput, InvariantError, Status, Stop
+from urc.components.base import Component
+from urc.errors import CacheFull, InvalidInput, InvariantError, Status
 from urc.handle.owner import Hold, StateOwner
 from urc.program import Program
-from urc.results import EvictResult, InsertResult, MatchResult, Receipt, node_handle
-
-_STOPS = tuple(Stop)
+from urc.results import EvictResult, InsertResult, MatchBatch, MatchResult, Receipt, match_result, node_handle
 
 
 class Entry(NamedTuple):
@@ -36,10 +37,14 @@ class Entry(NamedTuple):
     handed: dict[str, np.ndarray]
     numbers: list[int]
 
-    def put(self, name: str, row: np.ndarray) -> None:
-        """Puts a component's slots at the beginning of a row: those that are handed over, as no other is looked at."""
-        handed, end = self.handed[name], len(self.given[name])
-        row[end - len(handed) : end] = handed
+
+class Entries(NamedTuple):
+    """Inserts to be made, in order."""
+
+    keys: list[np.ndarray]
+    given: dict[str, list[int]]  # how many slots of each component are given
+    handed: dict[str, list[np.ndarray]]  # those of them that are handed over, which are the last ones
+    numbers: np.ndarray  # i32[n, ..], as compiled
 
 
 class TreeCalls(StateOwner):
@@ -52,9 +57,7 @@ class TreeCalls(StateOwner):
         """
         return self._matched(compiled.match_prefix, tokens, namespace)
 
-    def match_prefixes(
-        self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None = None
-    ) -> list[MatchResult]:
+    def match_prefixes(self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None = None) -> MatchBatch:
         """`match_prefix` of each key in order, in one call."""
         return self._matched_all(compiled.match_prefixes, keys, namespaces)
 
@@ -65,28 +68,30 @@ class TreeCalls(StateOwner):
     def _matched(self, program: Program, tokens: Tokens, namespace: Namespace) -> MatchResult:
         key = tokens_of(tokens, self.config.max_key_len)
         length = len(key)
-        padded = self._buffers.take(self._width(length) + 2)
+        columns = self._width(length)
+        padded = self._buffers.take(columns + 2)
         padded[:length] = key
         padded[-2], padded[-1] = length, self._namespaces.number(namespace, new=False)
-        *slots, numbers = map(np.asarray, self._call(program, padded))
+        (out,) = self._call(program, padded)
+        row = np.asarray(out)
         self._buffers.give(padded)
-        return self._match_result(numbers.tolist(), slots)
+        return match_result(self.config, row[: self._matched_fields].tolist(), row, self._form(columns))
 
-    def probes(self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None = None) -> list[MatchResult]:
+    def probes(self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None = None) -> MatchBatch:
         """`probe` of each key, in one call."""
         return self._matched_all(compiled.probes, keys, namespaces)
 
     def _matched_all(
         self, program: Program, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None
-    ) -> list[MatchResult]:
-        rows, batch = self._batch(keys, namespaces)
-        if not rows:
-            return []
-        *slots, numbers = (np.asarray(array) for array in self._call(program, batch))
+    ) -> MatchBatch:
+        keys, batch = self._batch(keys, namespaces)
+        form = self._form(batch.shape[1] - 2)
+        if not keys:
+            return MatchBatch(self.config, np.empty((0, form.size), np.int32), form)
+        (out,) = self._call(program, batch)
+        rows = np.asarray(out)[: len(keys)]
         self._buffers.give(batch)
-        return [
-            self._match_result(row, each) for row, *each in zip(numbers[: len(rows)].tolist(), *slots, strict=False)
-        ]
+        return MatchBatch(self.config, rows, form)
 
     def alloc(self, name: str, n: int) -> np.ndarray | None:
         """`n` free slots of a component's pool (i32[n]) for the caller to hold, or None if fewer are free."""
@@ -94,10 +99,11 @@ class TreeCalls(StateOwner):
         wanted = count("n", n)
         if wanted > self.config.pool_room(name):
             return None
-        slots, status = self._call(compiled.alloc, np.int32(wanted), name=name, width=width(wanted))
-        if int(np.asarray(status)) != Status.OK:  # comparing the array itself would dispatch a program
+        (out,) = self._call(compiled.alloc, np.int32(wanted), name=name, width=width(wanted))
+        row = np.asarray(out)
+        if row[0] != Status.OK:
             return None
-        taken = np.array(np.asarray(slots)[:wanted])
+        taken = row[1 : 1 + wanted].copy()
         self._ledgers[name].take(taken)
         return taken
 
@@ -169,18 +175,68 @@ class TreeCalls(StateOwner):
         options = [prev, count("inserted_len", inserted_len), count("priority", priority, -MAX_INT32 - 1)]
         given, handed = {}, {}
         for component in config.components:
-            name, counts = component.name, component.counts(len(key), whole)
-            if component.is_base and name not in slots:
-                raise InvalidInput(f"slots lacks {name!r}, which every node holds")
-            given[name] = integers(f"slots of {name!r}", slots.get(name, ()))
-            if len(given[name]) not in counts:
-                raise InvalidInput(
-                    f"slots[{name!r}] has {len(given[name])} entries for a key of {len(key)} tokens, {whole} of them "
-                    f"in whole pages: it takes {' or '.join(map(str, sorted(set(counts))))}"
-                )
+            name = component.name
+            given[name] = self._given(component, slots, len(key), whole, component.counts(len(key), whole))
             handed[name] = component.handed_over(given[name], prev, evicted[name])
         lengths = [*(len(given[n]) for n in self._names), *(evicted[n] for n in self._names)]
         return Entry(key, given, handed, [len(key), space, *options, self._namespaces.stamp(space), *lengths])
+
+    def _given(
+        self, component: Component, slots: Mapping[str, Any], tokens: int, whole: int, counts: tuple[int, ...]
+    ) -> np.ndarray:
+        """A component's slots out of those given for a key of so many tokens, `whole` in whole pages."""
+        name = component.name
+        if component.is_base and name not in slots:
+            raise InvalidInput(f"slots lacks {name!r}, which every node holds")
+        given = integers(f"slots of {name!r}", slots.get(name, ()))
+        if len(given) not in counts:
+            raise InvalidInput(
+                f"slots[{name!r}] has {len(given)} entries for a key of {tokens} tokens, {whole} of them "
+                f"in whole pages: it takes {' or '.join(map(str, sorted(set(counts))))}"
+            )
+        return given
+
+    def _entries(
+        self,
+        tokens: list[Tokens],
+        slots: list[Mapping[str, Sequence[int] | np.ndarray]],
+        namespaces: list[Namespace],
+        prev_prefix_lens: list[int],
+        inserted_lens: list[int],
+        evicted_lens: list[Mapping[str, int]],
+        priorities: list[int],
+    ) -> Entries:
+        """`_entry` of each, but that the tokens are >= 0."""
+        config, page, names = self.config, self.config.page_size, self._names
+        keys = rows_of(tokens, config.max_key_len)
+        lengths = list(map(len, keys))
+        wholes = [length // page * page for length in lengths]
+        prevs = counts("prev_prefix_len", prev_prefix_lens)
+        for prev, whole in zip(prevs, wholes, strict=True):
+            if prev > whole:
+                raise InvalidInput(f"prev_prefix_len is {prev}, but the key has {whole} tokens in whole pages")
+        for each in slots:
+            by_name("slots", each, names)
+        evicted = list(map(self._evicted_len, evicted_lens))
+        inserted = counts("inserted_len", inserted_lens)
+        priorities = counts("priority", priorities, -MAX_INT32 - 1)
+        spaces = [self._namespaces.number(namespace) for namespace in namespaces]
+        given, handed, columns = {}, {}, [lengths, spaces, prevs, inserted, priorities]
+        columns.append([self._namespaces.stamp(space) for space in spaces])
+        for component in config.components:
+            name, takes = component.name, functools.cache(component.counts)
+            arrays = [
+                self._given(component, each, length, whole, takes(length, whole))
+                for each, length, whole in zip(slots, lengths, wholes, strict=True)
+            ]
+            given[name] = list(map(len, arrays))
+            handed[name] = [
+                component.handed_over(array, prev, each[name])
+                for array, prev, each in zip(arrays, prevs, evicted, strict=True)
+            ]
+            columns.append(given[name])
+        columns += [[each[name] for each in evicted] for name in names]
+        return Entries(keys, given, handed, np.array(columns, np.int32).T)
 
     def _width(self, length: int) -> int:
         """The length to which a key of so many tokens is padded."""
@@ -188,10 +244,7 @@ class TreeCalls(StateOwner):
 
     def _rooms(self, tokens: int) -> tuple[int, ...]:
         """The most slots of each component that go with so many tokens."""
-        rooms = self._most.get(tokens)
-        if rooms is None:
-            rooms = self._most[tokens] = tuple(max(c.counts(tokens, tokens)) for c in self.config.components)
-        return rooms
+        return tuple(self._form(tokens).rooms.values())
 
     def _filled(self, entry: Entry) -> list[np.ndarray]:
         """Buffers with a key, and slots of each component: of widths that go with the key's, however many there are."""
@@ -200,8 +253,10 @@ class TreeCalls(StateOwner):
         padded[: len(key)] = key
         buffers = [padded]
         for name, most in zip(self._names, self._rooms(len(padded)), strict=True):
-            buffers.append(self._buffers.take(width(max(len(entry.given[name]), most))))
-            entry.put(name, buffers[-1])
+            handed, end = entry.handed[name], len(entry.given[name])
+            row = self._buffers.take(width(max(end, most)))
+            row[end - len(handed) : end] = handed  # no other is looked at
+            buffers.append(row)
         return buffers
 
     def evict(self, targets: Mapping[str, int]) -> EvictResult:
@@ -303,8 +358,9 @@ class TreeCalls(StateOwner):
             row[: len(key)] = key
         demand_tokens(padded[: len(rows), : max(map(len, rows), default=0)], rows)
         padded[:, columns:] = 0
-        padded[: len(rows), columns:-2] = numbers
-        padded[: len(rows), -2] = [len(key) for key in rows]
+        if numbers:
+            padded[: len(rows), columns:-2] = numbers
+        padded[: len(rows), -2] = list(map(len, rows))
         if namespaces is not None:
             padded[: len(rows), -1] = [self._namespaces.number(space, new=False) for space in spaces]
         return rows, padded
@@ -346,13 +402,3 @@ class TreeCalls(StateOwner):
             adopted[name], freed[name] = self._ledgers[name].settle(handed[name], self._freed(name, *run))
             existed[name] = bool(had)
         return InsertResult(prefix_len, node, adopted, freed, existed)
-
-    def _match_result(self, numbers: Sequence[int], slots: Sequence[np.ndarray]) -> MatchResult:
-        """`numbers`: as compiled functions return them; `slots`: in the components' order, each its whole row."""
-        index, generation, device_len, full_len, branching_len, stop, *hits = numbers
-        held = {}
-        for component, row in zip(self.config.components, slots, strict=True):
-            held[component.name] = component.matched(row, device_len)
-        node = node_handle(index, generation)
-        hit = dict(zip(self._names, hits, strict=True))
-        return MatchResult(device_len, node, held, 0, node, full_len, hit, branching_len, _STOPS[stop])

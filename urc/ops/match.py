@@ -8,15 +8,15 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from urc.components.base import Component
 from urc.config import CacheConfig
 from urc.errors import Stop
 from urc.ops import parallel
 from urc.ops.path import NOTHING, refresh_path, stamp, walk_up
+from urc.ops.rows import by_component, each_in_place, layout, read_slots
 from urc.ops.split import cut_node
-from urc.ops.walk import Walk, front_part, key_length, walk, whole_page
+from urc.ops.walk import Walk, key_length, walk, whole_page
 from urc.state import CacheState, NodeRef
-from urc.tables.packed import NULL, Row, cells, on_cpu, read_first
+from urc.tables.packed import NULL, on_cpu, read_first
 
 
 class Match(struct.PyTreeNode):
@@ -31,53 +31,14 @@ class Match(struct.PyTreeNode):
     stop: jax.Array  # i32[], a `Stop`
 
 
-def slot_rooms(state: CacheState, width: int) -> dict[str, int]:
-    """Per component, slots of a request that an insert of a key of `width` tokens takes at most."""
-    return {component.name: max(component.counts(width, width)) for component in state.config.components}
-
-
-def read_slots(state: CacheState, node: jax.Array, cut: jax.Array, width: int) -> dict[str, jax.Array]:
-    """Per component the slots i32[n] of the path that ends at `node`, or `cut` > 0 tokens into it.
-
-    n: what an insert of a key of `width` tokens takes at most.
-    """
-    outs = {name: jnp.full(room, NULL, jnp.int32) for name, room in slot_rooms(state, width).items()}
-    return write_slots(state, node, cut, outs, {name: jnp.int32(0) for name in outs})
-
-
-def write_slots(
-    state: CacheState, node: jax.Array, cut: jax.Array, outs: dict[str, jax.Array], places: dict[str, jax.Array]
-) -> dict[str, jax.Array]:
-    """`outs` (per component i32[m]) with the slots of a path (see `read_slots`) from `places` (i32[]) on."""
-    config = state.config
-
-    def row_of(at: jax.Array) -> Row:
-        row = state.nodes.cells(at)
-        front, inside = front_part(row, cut, config)[0], (at == node) & (cut > 0)
-        return cells(lambda name: jnp.where(inside, front[name], row[name]))
-
-    end, slots = row_of(node)["end"], {}
-    at = jnp.int32(NULL)
-    for component in config.components:  # each climbs as far as it reads
-        start = jnp.where(at > 0, at, node)  # `node`: one after the other, as what XLA finds ready at once it hands on
-
-        def body(carry: tuple[jax.Array, jax.Array], component: Component = component) -> tuple[jax.Array, jax.Array]:
-            out, at = carry
-            row, name = row_of(at), component.name
-            out, parent = component.read(state.stores[name], row, end, out, places[name]), row["parent"]
-            return out, jnp.where(component.reads(state.nodes.cells(parent), end), parent, NULL)
-
-        slots[component.name], at = lax.while_loop(lambda carry: carry[1] > 0, body, (outs[component.name], start))
-    return slots
-
-
 def _branching(config: CacheConfig, full_len: jax.Array, device_len: jax.Array) -> jax.Array:
     """The last position in what Full has at which a request can leave a state, if it lies beyond the usable ones."""
     position = full_len // config.alignment * config.alignment
     return jnp.where(position > device_len, position, 0)
 
 
-def _walk(state: CacheState, key: jax.Array, length: jax.Array, namespace: jax.Array) -> Walk:
+def walk_of(state: CacheState, key: jax.Array, length: jax.Array, namespace: jax.Array) -> Walk:
+    """The walk of a key (see `whole_page`)."""
     return walk(state.config, state.nodes, state.heads, state.tokens, key, length, namespace)
 
 
@@ -145,7 +106,7 @@ def match_prefix(
     """
     namespace = jnp.asarray(namespace, jnp.int32)
     length = key_length(length, key, state.config)
-    found = read_first(state.true(), _walk, state, whole_page(key, state.config), length, namespace)
+    found = read_first(state.true(), walk_of, state, whole_page(key, state.config), length, namespace)
     return settle(state, found, key.shape[0])
 
 
@@ -158,7 +119,7 @@ def match_prefixes(
     node which an earlier match of the batch has split since is walked again. A CPU takes one after the other.
     """
     namespaces = jnp.broadcast_to(jnp.asarray(namespaces, jnp.int32), lengths.shape)
-    return on_cpu(_in_turn, _side_by_side, state, keys, lengths, namespaces)
+    return on_cpu(_in_turn, side_by_side, state, keys, lengths, namespaces)
 
 
 def settle_without_slots(state: CacheState, found: Walk) -> tuple[CacheState, Match]:
@@ -168,68 +129,36 @@ def settle_without_slots(state: CacheState, found: Walk) -> tuple[CacheState, Ma
 
 
 def _in_turn(state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array) -> tuple[CacheState, Match]:
-    def one(
-        state: CacheState, _: jax.Array, walk_of: Callable[[CacheState], Walk]
-    ) -> tuple[CacheState, Match, jax.Array, jax.Array]:
+    def one(state: CacheState, _: jax.Array, walk_of: Callable[[CacheState], Walk]) -> tuple:
         state, match = settle_without_slots(state, read_first(state.true(), walk_of, state))
-        return state, match, match.node.index, jnp.int32(0)
+        return state, match, None, match.node.index, jnp.int32(0)
 
-    state, matches, slots = each_in_place(state, keys, lengths, namespaces, one)
-    return state, matches.replace(slots=slots)
-
-
-def each_in_place(
-    state: CacheState,
-    keys: jax.Array,
-    lengths: jax.Array,
-    namespaces: jax.Array,
-    one: Callable[[CacheState, jax.Array, Callable[[CacheState], Walk]], tuple[CacheState, Any, jax.Array, jax.Array]],
-) -> tuple[CacheState, Any, dict[str, jax.Array]]:
-    """B keys in turn, which are read, and slots written, where they lie: none of them is copied.
-
-    `one(state, i, walk)` makes of a walk (`walk(state)`) the state, a result, and the node to the end of whose path,
-    or how far into which, slots are wanted. The state, all results, and the slots, as `read_slots` returns them.
-    """
-    number, width = keys.shape
-    padded = jax.vmap(lambda key: whole_page(key, state.config))(keys)
-    flat, lengths = padded.reshape(-1), key_length(lengths, keys, state.config)
-    rooms = slot_rooms(state, width)
-    outs = {name: jnp.full(number * room, NULL, jnp.int32) for name, room in rooms.items()}
-
-    def step(carry: tuple[CacheState, dict[str, jax.Array]], query: tuple[jax.Array, ...]) -> tuple[Any, Any]:
-        state, outs = carry
-        i, length, namespace = query
-        base = i * padded.shape[1]
-        walk_of = lambda s: walk(s.config, s.nodes, s.heads, s.tokens, flat, length, namespace, base)
-        state, result, node, cut = one(state, i, walk_of)
-        outs = write_slots(state, node, cut, outs, {name: i * room for name, room in rooms.items()})
-        return (state, outs), result
-
-    queries = jnp.arange(number, dtype=jnp.int32), lengths, namespaces
-    (state, outs), results = lax.scan(step, (state, outs), queries)
-    return state, results, {name: out.reshape(number, -1) for name, out in outs.items()}
+    form = layout(state.config, keys.shape[1])
+    state, matches, out = each_in_place(state, keys, lengths, namespaces, one, form)
+    return state, matches.replace(slots=by_component(out.reshape(-1, form.size), form))
 
 
-def _side_by_side(
+def side_by_side(
     state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array
 ) -> tuple[CacheState, Match]:
+    """`match_prefixes`, all keys walked at once."""
     walks, queries = read_first(state.true(), _walks, state, keys, lengths, namespaces)
 
     def step(state: CacheState, query: tuple[Walk, tuple[jax.Array, ...]]) -> tuple[CacheState, Match]:
         planned, asked = query
         again = (planned.cut > 0) & (state.nodes.get(planned.deepest)["length"] != planned.inside_len)
-        found = lax.cond(again, lambda s: _walk(s, *asked), lambda _: planned, state)
+        found = lax.cond(again, lambda s: walk_of(s, *asked), lambda _: planned, state)
         return settle(state, found, keys.shape[1])
 
     return lax.scan(step, state, (walks, queries))
 
 
-def _used_cut(found: Walk) -> jax.Array:
+def used_cut(found: Walk) -> jax.Array:
     """How far into `usable` a walk's usable prefix ends; 0 if at its end."""
     return jnp.where(found.usable == found.deepest, found.cut, 0)
 
 
-def _probed(state: CacheState, found: Walk) -> Match:
+def probed(state: CacheState, found: Walk) -> Match:
     """The result of a walk that changes nothing, but for the slots."""
     full_len = found.hits[state.config.components[0].name]
     return Match(
@@ -249,8 +178,8 @@ def probe(state: CacheState, key: jax.Array, length: jax.Array, *, namespace: ja
     length = key_length(length, key, state.config)
 
     def read(state: CacheState) -> Match:
-        found = _walk(state, whole_page(key, state.config), length, namespace)
-        return _probed(state, found).replace(slots=read_slots(state, found.usable, _used_cut(found), key.shape[0]))
+        found = walk_of(state, whole_page(key, state.config), length, namespace)
+        return probed(state, found).replace(slots=read_slots(state, found.usable, used_cut(found), key.shape[0]))
 
     return read_first(state.true(), read, state)
 
@@ -260,17 +189,18 @@ def probes(state: CacheState, keys: jax.Array, lengths: jax.Array, *, namespaces
     namespaces = jnp.broadcast_to(jnp.asarray(namespaces, jnp.int32), lengths.shape)
 
     def in_turn(state: CacheState) -> Match:
-        def one(_: CacheState, i: jax.Array, walk_of: Callable) -> tuple[CacheState, Match, jax.Array, jax.Array]:
+        def one(_: CacheState, i: jax.Array, walk_of: Callable) -> tuple:
             found = walk_of(state)
-            return state, _probed(state, found), found.usable, _used_cut(found)
+            return state, probed(state, found), None, found.usable, used_cut(found)
 
-        _, matches, slots = each_in_place(state, keys, lengths, namespaces, one)
-        return matches.replace(slots=slots)
+        form = layout(state.config, keys.shape[1])
+        _, matches, out = each_in_place(state, keys, lengths, namespaces, one, form)
+        return matches.replace(slots=by_component(out.reshape(-1, form.size), form))
 
     def side_by_side(state: CacheState) -> Match:
         found = _walks(state, keys, lengths, namespaces)[0]
-        read = lambda one: read_slots(state, one.usable, _used_cut(one), keys.shape[1])
-        return lax.map(lambda one: _probed(state, one).replace(slots=read(one)), found)
+        read = lambda one: read_slots(state, one.usable, used_cut(one), keys.shape[1])
+        return lax.map(lambda one: probed(state, one).replace(slots=read(one)), found)
 
     read = lambda state: on_cpu(in_turn, side_by_side, state)
     return read_first(state.true(), read, state)

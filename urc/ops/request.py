@@ -13,7 +13,8 @@ from urc.errors import Status
 from urc.ops.evict import Evicted, evict
 from urc.ops.insert import Inserted, insert
 from urc.ops.lock import Receipt, lock, unlock
-from urc.ops.match import Match, each_in_place, read_slots, settle, settle_without_slots
+from urc.ops.match import Match, settle, settle_without_slots
+from urc.ops.rows import Head, Layout, by_component, each_in_place, layout, read_slots
 from urc.ops.slots import alloc_into, free
 from urc.ops.walk import Walk, front_part, key_length, walk, whole_page
 from urc.state import ROOT, CacheState, NodeRef
@@ -61,18 +62,21 @@ def reserve(
     All or nothing: returns the state, the slots (i32[widths[name]] each, NULL behind), what was evicted, and a `Status`
     (i32[]): POOL_EMPTY, and no change, where the unlocked nodes do not hold as much.
     """
-    outs = {name: jnp.full(widths[name], NULL, jnp.int32) for name in counts}
-    return _reserve(state, counts, outs, {name: jnp.int32(0) for name in counts}, widths)
+    places, end = {}, 0
+    for name in counts:
+        places[name], end = end, end + widths[name]
+    state, out, evicted, status = reserve_into(state, counts, jnp.full(end, NULL, jnp.int32), places, widths)
+    return state, {name: out[place : place + widths[name]] for name, place in places.items()}, evicted, status
 
 
-def _reserve(
+def reserve_into(
     state: CacheState,
     counts: dict[str, jax.Array],
-    outs: dict[str, jax.Array],
-    places: dict[str, jax.Array],
+    out: jax.Array,
+    places: dict[str, Any],
     widths: dict[str, int],
-) -> tuple[CacheState, dict[str, jax.Array], Evicted, jax.Array]:
-    """`reserve`, with the slots written to `outs` (i32[m] each) from `places` (i32[]) on, and nothing behind them."""
+) -> tuple[CacheState, jax.Array, Evicted, jax.Array]:
+    """`reserve`, with the slots written to `out` (i32[m]) from `places` (i32[]) on, and nothing behind them."""
     config = state.config
     parts = [config.component(name) for name in counts]
     counts = {name: jnp.asarray(count, jnp.int32) for name, count in counts.items()}
@@ -88,11 +92,10 @@ def _reserve(
     for component in parts:  # a component of a user's own may not give what it counts as evictable
         size, used = config.pool_size(component.name) or 0, state.ledger(component, state.scalars.get(0))["used"]
         fits = fits & (counts[component.name] <= size - used)
-    slots = {}
     for name, count in counts.items():
         count = jnp.where(fits, count, 0)
-        state, slots[name], _ = alloc_into(state, name, count, outs[name], places[name], width=widths[name])
-    return state, slots, evicted, jnp.where(fits, Status.OK, Status.POOL_EMPTY).astype(jnp.int32)
+        state, out, _ = alloc_into(state, name, count, out, jnp.int32(places[name]), width=widths[name])
+    return state, out, evicted, jnp.where(fits, Status.OK, Status.POOL_EMPTY).astype(jnp.int32)
 
 
 def _room_to_write(state: CacheState, found: Walk) -> jax.Array:
@@ -129,10 +132,10 @@ def begin(
     wanted, length = jnp.asarray(length, jnp.int32) >= 0, key_length(length, key, config)
     padded = whole_page(key, config)
     walk_of = lambda state: walk(config, state.nodes, state.heads, state.tokens, padded, length, namespace)
-    return _begin(state, wanted, walk_of, lambda state, found: settle(state, found, key.shape[0]))
+    return begin_one(state, wanted, walk_of, lambda state, found: settle(state, found, key.shape[0]))
 
 
-def _begin(
+def begin_one(
     state: CacheState,
     wanted: jax.Array,
     walk_of: Callable[[CacheState], Walk],
@@ -175,16 +178,27 @@ def _begins(state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: 
 def _begins_in_place(
     state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array
 ) -> tuple[CacheState, Begun]:
+    form = layout(state.config, keys.shape[1])
+    state, begun, out = begin_each(state, keys, lengths, namespaces, form)
+    return state, begun.replace(match=begun.match.replace(slots=by_component(out.reshape(-1, form.size), form)))
+
+
+def begin_each(
+    state: CacheState,
+    keys: jax.Array,
+    lengths: jax.Array,
+    namespaces: jax.Array,
+    form: Layout,
+    head: Head | None = None,
+) -> tuple[CacheState, Begun, jax.Array]:
+    """`begins` as `each_in_place` returns it: what began, without a match's slots, and rows, with `head` if given."""
     wanted = jnp.asarray(lengths, jnp.int32) >= 0
 
-    def one(
-        state: CacheState, i: jax.Array, walk_of: Callable[[CacheState], Walk]
-    ) -> tuple[CacheState, Begun, jax.Array, jax.Array]:
-        state, begun = _begin(state, wanted[i], walk_of, settle_without_slots)
-        return state, begun, begun.match.node.index, jnp.int32(0)
+    def one(state: CacheState, i: jax.Array, walk_of: Callable[[CacheState], Walk]) -> tuple:
+        state, begun = begin_one(state, wanted[i], walk_of, settle_without_slots)
+        return state, begun, None if head is None else head(begun), begun.match.node.index, jnp.int32(0)
 
-    state, begun, slots = each_in_place(state, keys, lengths, namespaces, one)
-    return state, begun.replace(match=begun.match.replace(slots=slots))
+    return each_in_place(state, keys, lengths, namespaces, one, form)
 
 
 def admits(
@@ -216,32 +230,59 @@ def admits(
     """
     config, lengths = state.config, jnp.asarray(lengths, jnp.int32)
     state, begun = begins(state, keys, lengths, namespaces=namespaces)
-    rest = [component for component in config.components if not component.copies_on_write]
     number, ends = lengths.shape[0], lengths + jnp.asarray(more, jnp.int32)
+    rest = [component.name for component in config.components if not component.copies_on_write]
+    begins_of = {name: j * number * width for j, name in enumerate(rest)}
+    place = lambda i, component, matched: begins_of[component.name] + i * width
+    out = jnp.full(len(rest) * number * width, NULL, jnp.int32)
+    small = begun.replace(match=begun.match.replace(slots={}))
+    state, out, status, evicted = admit_each(state, small, ends, out, place, dict.fromkeys(rest, width))
+    slots = {name: out[at : at + number * width].reshape(number, width) for name, at in begins_of.items()}
+    return state, begun.replace(status=status, evicted=evicted), slots
+
+
+def admit_each(
+    state: CacheState,
+    begun: Begun,
+    ends: jax.Array,
+    out: jax.Array,
+    place: Callable[[jax.Array, Component, jax.Array], jax.Array],
+    widths: dict[str, int],
+    head: Head | None = None,
+) -> tuple[CacheState, jax.Array, jax.Array, Evicted]:
+    """Slots up to `ends` (i32[B], tokens) for each request that has `begun` ([B], without a match's slots), in order.
+
+    They are written into `out` (i32[m]; one array, of which each step writes a part), those of request i from
+    `place(i, component, matched tokens)` on. Last: each one's status, and what was evicted. `head`: as what request i
+    is in the end, written to i * m / B.
+    """
+    rest = [component for component in state.config.components if component.name in widths]
+    number = ends.shape[0]
 
     def step(
-        carry: tuple[CacheState, dict[str, jax.Array]], each: tuple[jax.Array, Begun, jax.Array]
-    ) -> tuple[tuple[CacheState, dict[str, jax.Array]], tuple[jax.Array, Evicted]]:
-        state, outs = carry
+        carry: tuple[CacheState, jax.Array], each: tuple[jax.Array, Begun, jax.Array]
+    ) -> tuple[tuple[CacheState, jax.Array], Any]:
+        state, out = carry
         i, one, end = each
-        begins = one.status == Status.OK
-        counts = {c.name: jnp.where(begins, c.needed(one.match.device_len, end), 0) for c in rest}
-        places, widths = dict.fromkeys(counts, i * width), dict.fromkeys(counts, width)
-        state, outs, evicted, status = _reserve(state, counts, outs, places, widths)
+        begins, matched = one.status == Status.OK, one.match.device_len
+        counts = {c.name: jnp.where(begins, c.needed(matched, end), 0) for c in rest}
+        places = {c.name: place(i, c, matched) for c in rest}
+        state, out, evicted, status = reserve_into(state, counts, out, places, widths)
         fails = begins & (status != Status.OK)
         for name, slot in one.own.items():
             state = free(state, name, slot[None], fails.astype(jnp.int32))
         node = one.receipt.node
         undone = one.receipt.replace(node=node.replace(index=jnp.where(fails, node.index, NULL)))
         state, _ = unlock(state, undone)
-        return (state, outs), (jnp.where(fails, Status.POOL_EMPTY, one.status).astype(jnp.int32), evicted)
+        status = jnp.where(fails, Status.POOL_EMPTY, one.status).astype(jnp.int32)
+        if head is None:
+            return (state, out), (status, evicted)
+        out = lax.dynamic_update_slice(out, head(one.replace(status=status)), (i * (out.shape[0] // number),))
+        return (state, out), ()
 
-    # All slots in one array that each step writes a part of: a row for each would be filled, and then copied.
-    outs = {component.name: jnp.full(number * width, NULL, jnp.int32) for component in rest}
-    small = begun.replace(match=begun.match.replace(slots={}))
-    (state, outs), (status, evicted) = lax.scan(step, (state, outs), (jnp.arange(number, dtype=jnp.int32), small, ends))
-    slots = {name: out.reshape(number, width) for name, out in outs.items()}
-    return state, begun.replace(status=status, evicted=evicted), slots
+    (state, out), done = lax.scan(step, (state, out), (jnp.arange(number, dtype=jnp.int32), begun, ends))
+    status, evicted = done if head is None else (begun.status, begun.evicted)
+    return state, out, status, evicted
 
 
 def _surely_fits(state: CacheState, length: jax.Array, options: dict[str, Any]) -> jax.Array:
@@ -279,6 +320,26 @@ def commit(
             keep those of a last, partial page. The key must begin with what the receipt holds.
 
     """
+    state, done = commit_without_slots(state, receipt, key, length, slots, finished=finished, leaves=leaves, **options)
+    if finished:
+        return state, done
+    node = jnp.maximum(done.receipt.node.index, ROOT)
+    rows = read_first(state.true(), lambda state: read_slots(state, node, jnp.int32(0), key.shape[0]), state)
+    return state.after(*(jnp.sum(row[:1]) for row in rows.values())), done.replace(slots=rows)
+
+
+def commit_without_slots(
+    state: CacheState,
+    receipt: Receipt,
+    key: jax.Array,
+    length: jax.Array,
+    slots: dict[str, jax.Array],
+    *,
+    finished: bool,
+    leaves: jax.Array | bool = True,
+    **options: Any,
+) -> tuple[CacheState, Committed]:
+    """`commit`, for who reads the slots otherwise."""
     config = state.config
     names = [component.name for component in _writers(state)]
     given = options.pop("given", {})
@@ -307,9 +368,5 @@ def commit(
     if finished:
         for name in names:  # a state that stands for no whole pages is of no use to anybody
             state = free(state, name, slots[name], jnp.where(done & ~wanted, 1, 0))
-        rows = {c.name: jnp.full(0, NULL, jnp.int32) for c in config.components}
-    else:
-        look = lambda state: read_slots(state, jnp.maximum(at, ROOT), jnp.int32(0), key.shape[0])
-        rows = read_first(state.true(), look, state)
-        state = state.after(*(jnp.sum(row[:1]) for row in rows.values()))
-    return state, Committed(inserted=inserted, receipt=new, slots=rows, left=held, evicted=evicted)
+    nothing = {c.name: jnp.full(0, NULL, jnp.int32) for c in config.components}
+    return state, Committed(inserted=inserted, receipt=new, slots=nothing, left=held, evicted=evicted)
