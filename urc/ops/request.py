@@ -277,8 +277,9 @@ def admit_each(
         status = jnp.where(fails, Status.POOL_EMPTY, one.status).astype(jnp.int32)
         if head is None:
             return (state, out), (status, evicted)
-        out = lax.dynamic_update_slice(out, head(one.replace(status=status)), (i * (out.shape[0] // number),))
-        return (state, out), ()
+        # `pin` is 0: so that this is written after the state has been, which looks at what has been taken.
+        numbers = head(one.replace(status=status)) + state.scalars.get(0)["pin"]
+        return (state, lax.dynamic_update_slice(out, numbers, (i * (out.shape[0] // number),))), ()
 
     (state, out), done = lax.scan(step, (state, out), (jnp.arange(number, dtype=jnp.int32), begun, ends))
     status, evicted = done if head is None else (begun.status, begun.evicted)
