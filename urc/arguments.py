@@ -17,6 +17,8 @@ Namespace = Hashable
 
 MAX_INT32 = 2**31 - 1
 
+_INT32 = np.dtype(np.int32)
+
 
 def count(what: str, value: Any, least: int = 0, most: int = MAX_INT32) -> int:
     """`value` as an int in [least, most]."""
@@ -59,9 +61,9 @@ def rows_of(keys: Sequence[Tokens], max_len: int) -> list[np.ndarray]:
     return rows
 
 
-def demand_tokens(padded: np.ndarray, rows: Sequence[np.ndarray]) -> None:
-    """InvalidInput unless all of `rows` are >= 0; `padded` holds them, and what else it holds is of no account."""
-    if padded.size and padded.min() < 0:
+def demand_tokens(array: np.ndarray, rows: Sequence[np.ndarray]) -> None:
+    """InvalidInput unless all of `rows` are >= 0, which `array` holds; what else it holds does not matter."""
+    if array.size and np.minimum.reduce(array, axis=None) < 0:
         for row in rows:
             tokens_of(row, len(row))
 
@@ -95,6 +97,8 @@ class Namespaces:
 
     def number(self, namespace: Namespace, *, new: bool = True) -> int:
         """The namespace's number; if it has none, a new one, or -1, which is nobody's, where `new` is not set."""
+        if namespace is None:
+            return 0
         typed = _typed(namespace)
         number = self._numbers.get(typed, -1)
         if number < 0 and new:
@@ -121,7 +125,7 @@ LEAST_WIDTH = 128
 
 def width(n: int) -> int:
     """The length to which `n` entries are padded, so that few programs are compiled."""
-    return max(LEAST_WIDTH, 1 << max(n - 1, 0).bit_length())
+    return 1 << (max(n, LEAST_WIDTH) - 1).bit_length()
 
 
 def batch_width(n: int) -> int:
@@ -131,7 +135,7 @@ def batch_width(n: int) -> int:
 
 def integers(what: str, values: Any) -> np.ndarray:
     """`values` as i32[n]; InvalidInput unless they are a sequence of integers that fit."""
-    if type(values) is np.ndarray and values.dtype == np.int32 and values.ndim == 1:
+    if type(values) is np.ndarray and values.dtype is _INT32 and values.ndim == 1:  # to compare dtypes takes longer
         return values
     try:
         array = np.asarray(values)

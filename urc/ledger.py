@@ -18,6 +18,11 @@ MOST_SLOTS = 2**28
 """Bound on the numbers of slots that a caller's own allocator gives out."""
 
 
+def _places(slots: np.ndarray) -> np.ndarray:
+    """Slots (i32[n]) as NumPy looks them up at the least cost; what is negative is large."""
+    return slots.view(np.uint32).astype(np.intp)
+
+
 class SlotLedger:
     """Per slot of one component: held by a caller or a running request, in the tree, or free (in a pool of ours)."""
 
@@ -54,39 +59,47 @@ class SlotLedger:
 
     def demand_held(self, slots: np.ndarray) -> None:
         """InvalidInput unless every slot (i32[n]) is the caller's, and listed once."""
-        if not len(slots):
+        number = len(slots)
+        if not number:
             return
-        high = int(np.maximum.reduce(slots.view(np.uint32)))  # what is negative is large
-        if high >= (2**31 if self._size is None else self._size):
-            bad = min(int(slots.min()), 0) or int(slots.max())
-            raise InvalidInput(f"slot {bad} is not of the pool of {self._name!r}" + self._range())
-        self._grow(slots)
-        holder = self._holder[slots]
+        at = _places(slots)
+        if self._size is None:
+            if at.max() >= 2**31:
+                raise self._not_of_the_pool(slots)
+            self._grow(slots)
+        try:
+            holder = self._holder[at]
+        except IndexError:
+            raise self._not_of_the_pool(slots) from None
         if np.count_nonzero(holder):
-            at = int(np.flatnonzero(holder)[0])
+            first = int(np.flatnonzero(holder)[0])
             where = {TREE: "in the tree already", FREE: "free: allocate it first", REQUEST: "a running request's"}
-            where = where[int(holder[at])]
-            raise InvalidInput(f"slot {int(slots[at])} of {self._name!r} is {where}")
-        index = np.arange(len(slots), dtype=np.int32)
-        self._place[slots] = index
-        if np.count_nonzero(self._place[slots] != index):
-            twice = int(slots[np.flatnonzero(self._place[slots] != index)[0]])
+            where = where[int(holder[first])]
+            raise InvalidInput(f"slot {int(slots[first])} of {self._name!r} is {where}")
+        index = np.arange(number, dtype=np.int32)
+        self._place[at] = index
+        if np.count_nonzero(self._place[at] != index):
+            twice = int(slots[np.flatnonzero(self._place[at] != index)[0]])
             raise InvalidInput(f"slot {twice} of {self._name!r} is given twice")
+
+    def _not_of_the_pool(self, slots: np.ndarray) -> InvalidInput:
+        bad = min(int(slots.min()), 0) or int(slots.max())
+        return InvalidInput(f"slot {bad} is not of the pool of {self._name!r}" + self._range())
 
     def _range(self) -> str:
         return "" if self._size is None else f", which has 0 .. {self._size - 1}"
 
     def take(self, slots: np.ndarray, holder: int = HELD) -> None:
         """The caller, or a request, holds `slots` now."""
-        self._holder[slots] = holder
+        self._holder[_places(slots)] = holder
 
     def belong(self, slots: np.ndarray) -> bool:
         """Whether all of `slots` are a request's."""
-        return not np.count_nonzero(self._holder[slots] != REQUEST)
+        return not np.count_nonzero(self._holder[_places(slots)] != REQUEST)
 
     def in_tree(self, slots: np.ndarray) -> np.ndarray:
         """bool[n]: those that the tree has now."""
-        return self._holder[slots] == TREE
+        return self._holder[_places(slots)] == TREE
 
     def kept(self, handed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(adopted, freed): of slots handed over, those that the tree has now, and the others: copies."""
@@ -95,7 +108,7 @@ class SlotLedger:
 
     def give(self, slots: np.ndarray) -> None:
         """`slots` go back to the pool, or to the caller who owns it."""
-        self._holder[slots] = HELD if self._size is None else FREE
+        self._holder[_places(slots)] = HELD if self._size is None else FREE
 
     def settle(self, handed: np.ndarray, freed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """After an insert took over `handed` and freed `freed`: (adopted, freed), in the order handed in.
@@ -103,12 +116,12 @@ class SlotLedger:
         What the tree had before and has freed comes last.
         """
         if not len(freed):
-            self._holder[handed] = TREE
+            self.take(handed, TREE)
             return handed.copy(), freed  # the caller may write into its own
-        others = freed[self._holder[freed] == TREE]
-        self._holder[handed] = TREE
+        others = freed[self.in_tree(freed)]
+        self.take(handed, TREE)
         self.give(freed)
-        stays = self._holder[handed] == TREE
+        stays = self.in_tree(handed)
         return handed[stays], np.concatenate([handed[~stays], others])
 
     def check(self, implied: "SlotLedger") -> None:

@@ -9,13 +9,12 @@ import numpy as np
 from urc import compiled
 from urc.arguments import Namespace, Tokens, batch_width, count, demand_tokens, sequence, width
 from urc.errors import InvalidInput, InvariantError, Status
+from urc.handle.inserts import Entries
+from urc.handle.owner import NO_SLOTS
 from urc.handle.requests import RequestCalls
-from urc.handle.tree import Entries
 from urc.ledger import REQUEST, TREE
 from urc.ops.rows import Layout
 from urc.results import CommitBatch, HandedOver, InsertBatch, Receipt, Request, node_parts
-
-_NO_SLOTS = np.empty(0, np.int32)
 
 _NOTHING = -1
 """A prev_prefix_len that makes an insert be refused: what fills a batch up."""
@@ -83,7 +82,7 @@ class BatchCalls(RequestCalls):
         # Who holds which slot now: first what was handed over, then what is free, then what requests have taken.
         fits = (finished[:, 0] == Status.OK).tolist()
         handed = {
-            name: [slots if fit else _NO_SLOTS for slots, fit in zip(all_slots, fits, strict=True)]
+            name: [slots if fit else NO_SLOTS for slots, fit in zip(all_slots, fits, strict=True)]
             for name, all_slots in commits.handed.items()
         }
         together = {name: _together(slots) for name, slots in handed.items()}
@@ -140,8 +139,10 @@ class BatchCalls(RequestCalls):
             self._ledgers[name].demand_held(slots_of)
         if not tokens:
             return InsertBatch(np.empty((0, 4), np.int32), {})
+        # Of the prefix that the tree is said to hold, the program finds out.
+        new = [key[prev:] for key, prev in zip(entries.keys, entries.numbers[:, 2].tolist(), strict=True)]
+        demand_tokens(np.concatenate(new), entries.keys)
         numbers, padded, held = self._stacked(entries)
-        demand_tokens(padded[: len(tokens), : max(map(len, entries.keys))], entries.keys)
         (out,) = self._call(compiled.inserts, numbers, padded, *held)
         rows = np.asarray(out)[: len(tokens)]
         self._buffers.give(padded, *held)
@@ -156,7 +157,7 @@ class BatchCalls(RequestCalls):
         for i, (fit, row) in enumerate(zip(fits.tolist(), rows.tolist(), strict=True)):
             for j, name in enumerate(self._names):
                 freed = self._freed(name, *row[5 + 3 * j : 7 + 3 * j])
-                share = self._ledgers[name].settle(entries.handed[name][i], freed) if fit else (_NO_SLOTS, _NO_SLOTS)
+                share = self._ledgers[name].settle(entries.handed[name][i], freed) if fit else (NO_SLOTS, NO_SLOTS)
                 settled[name].append(share)
         return InsertBatch(rows, {name: shares.__getitem__ for name, shares in settled.items()})
 
@@ -171,29 +172,27 @@ class BatchCalls(RequestCalls):
         (out,) = self._call(compiled.locks, padded)
         rows = np.asarray(out)[: len(parts)].tolist()
         receipts = [
-            self._locked(node, end, since) if status == Status.OK else None
-            for node, (status, end, *since) in zip(nodes, rows, strict=True)
+            self._locked(node, row[1], row[2:]) for node, row in zip(nodes, rows, strict=True) if row[0] == Status.OK
         ]
-        live = [receipt for receipt in receipts if receipt is not None]
-        if len(live) < len(receipts):
-            self.unlock_all(live)
-            raise InvalidInput(f"node {nodes[receipts.index(None)]} has left the tree: match again")
-        return live
+        if len(receipts) < len(nodes):
+            self.unlock_all(receipts)
+            gone = next(node for node, row in zip(nodes, rows, strict=True) if row[0] != Status.OK)
+            raise InvalidInput(f"node {gone} has left the tree: match again")
+        return receipts
 
     def unlock_all(self, receipts: Sequence[Receipt]) -> None:
         """`unlock` of each receipt, in one call."""
         given = sequence("receipts", receipts)
-        for receipt in given:
-            self._demand_callers(receipt)
+        holds = [self._callers(receipt) for receipt in given]
         if len({receipt.serial for receipt in given}) < len(given):
             raise InvalidInput("a receipt is given twice")
         if not given:
             return
         padded = np.zeros((batch_width(len(given)), 3 + len(self._names)), np.int32)
         padded[len(given) :, 0] = -1
-        padded[: len(given)] = [self._numbers(self._hold(receipt)) for receipt in given]
+        padded[: len(given)] = list(map(self._listed, holds))
         (status,) = self._call(compiled.unlocks, padded)
-        if any(code != Status.OK for code in np.asarray(status)[: len(given)].tolist()):
+        if np.count_nonzero(np.asarray(status)[: len(given)] != Status.OK):
             raise InvariantError("a live receipt could not be released")
         for receipt in given:
             del self._holds[receipt.serial]
@@ -295,4 +294,4 @@ class BatchCalls(RequestCalls):
 
 def _together(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Slots of many, one after the other, in an array of their own."""
-    return np.concatenate(parts) if parts else _NO_SLOTS
+    return np.concatenate(parts) if parts else NO_SLOTS

@@ -11,7 +11,7 @@ import numpy as np
 
 from urc import state as states
 from urc import view
-from urc.arguments import MAX_INT32, Namespaces
+from urc.arguments import MAX_INT32, Namespaces, width
 from urc.compiled import row_form
 from urc.components.base import Component
 from urc.config import CacheConfig
@@ -22,6 +22,8 @@ from urc.ops.rows import Layout
 from urc.program import Arrays, Program, StateArrays
 from urc.results import NodeView, Receipt, Request, Sizes, node_handle, node_parts, node_views
 from urc.state import CacheState
+
+NO_SLOTS = np.empty(0, np.int32)
 
 _LOST = 2**30
 _handles = itertools.count()
@@ -37,6 +39,17 @@ def _nodes(state: CacheState) -> Any:
 
 def _pool(component: Component, state: CacheState) -> Any:
     return component.pool(state.stores[component.name])
+
+
+def _no_node(node: Any) -> InvalidInput:
+    return InvalidInput(f"a node is what a match or an insert returned, got {node!r}")
+
+
+def _as_number(node: Any) -> int:
+    try:
+        return -1 if isinstance(node, bool) else operator.index(node)
+    except TypeError:
+        raise _no_node(node) from None
 
 
 class Hold(NamedTuple):
@@ -74,6 +87,7 @@ class StateOwner:
         self._pools = {c.name: partial(_pool, c) for c in config.components}
         self._nothing = dict.fromkeys(self._names, 0)
         self._buffers = Buffers()
+        self._least_width = width(config.page_size)
         self._forms: dict[int, Layout] = {}  # of rows of results, by the tokens that there is room for
         writers = sum(component.copies_on_write for component in config.components)
         number = len(config.components)
@@ -217,14 +231,12 @@ class StateOwner:
             raise InvalidInput(f"the pool of {name!r} is the caller's own: pools[{name!r}] is None")
 
     def _node(self, node: int) -> tuple[int, int]:
-        try:
-            number = -1 if isinstance(node, bool) else operator.index(node)
-        except TypeError:
-            number = -1
+        """Row and generation of a node."""
+        number = node if type(node) is int else _as_number(node)
         if number < 0:
-            raise InvalidInput(f"a node is what a match or an insert returned, got {node!r}")
+            raise _no_node(node)
         index, generation = node_parts(number)
-        if index >= self.config.max_nodes or generation > MAX_INT32 or (index == states.ROOT and generation):
+        if not index < self.config.max_nodes or generation > MAX_INT32 or (index == states.ROOT and generation):
             raise InvalidInput(f"{node} is not a node of this cache")
         return index, generation if index else self._root_generation()
 
@@ -232,7 +244,7 @@ class StateOwner:
         return int(self._arrays.read(_nodes)[states.ROOT, self.config.node_columns.index("generation")])
 
     def _freed(self, name: str, start: int, count: int) -> np.ndarray:
-        return self._pool(name)[start : start + count].copy() if count else np.empty(0, np.int32)
+        return self._pool(name)[start : start + count].copy() if count else NO_SLOTS
 
     def _pool(self, name: str) -> np.ndarray:
         """A component's pool, as it is now."""

@@ -10,8 +10,8 @@ import numpy as np
 from urc import compiled
 from urc.arguments import Namespace, Tokens, count, integers, sequence, tokens_of, width
 from urc.errors import CacheFull, InvalidInput, InvariantError, Status
+from urc.handle.inserts import Entry
 from urc.handle.sessions import SessionCalls
-from urc.handle.tree import Entry
 from urc.ledger import REQUEST, TREE
 from urc.ops.rows import Layout, by_component
 from urc.results import CommitResult, Request, match_result, node_handle
@@ -295,7 +295,7 @@ class RequestCalls(SessionCalls):
         row = np.asarray(out)
         fields = row[: self._committed_fields].tolist()
         self._buffers.give(padded, *held)
-        self._demand_fits(fields[0], request.committed, fields[1])
+        self._demand_fits(fields[0], entry.key, request.committed, fields[1])
         # The stack may have gone up by one in between; all of it from `used` on is free now.
         free, after = {}, self._used()
         for component in self.config.components:

@@ -5,11 +5,11 @@ import numpy as np
 from urc import compiled
 from urc.arguments import MAX_INT32, count
 from urc.errors import CacheFull, InvalidInput, Status
-from urc.handle.tree import TreeCalls
+from urc.handle.inserts import InsertCalls
 from urc.results import node_handle, node_parts
 
 
-class SessionCalls(TreeCalls):
+class SessionCalls(InsertCalls):
     """open, advance, recede, close. A session is an int that is never given out twice."""
 
     def open_session(self) -> int:
