@@ -111,6 +111,6 @@ def test_matches_in_turn_and_side_by_side_are_the_same(name):
         row[:shared] = key[:shared]
     lengths = rng.integers(0, max(map(len, held)) + 9, 32).astype(np.int32)
     spaces = (rng.integers(0, 8, 32) == 0).astype(np.int32)
-    ways = [jax.jit(way)(state, keys, lengths, spaces) for way in (match._in_turn, match._side_by_side)]
+    ways = [jax.jit(way)(state, keys, lengths, spaces) for way in (match._in_turn, match.side_by_side)]
     jax.tree.map(np.testing.assert_array_equal, *ways)
     assert int(ways[0][1].full_len.max()) > 0

@@ -63,7 +63,8 @@ def rows_of(keys: Sequence[Tokens], max_len: int) -> list[np.ndarray]:
 
 def demand_tokens(array: np.ndarray, rows: Sequence[np.ndarray]) -> None:
     """InvalidInput unless all of `rows` are >= 0, which `array` holds; what else it holds does not matter."""
-    if array.size and np.minimum.reduce(array, axis=None) < 0:
+    few = array.size < 1000  # NumPy counts a few sooner than it reduces them
+    if np.count_nonzero(array < 0) if few else np.minimum.reduce(array, axis=None) < 0:
         for row in rows:
             tokens_of(row, len(row))
 

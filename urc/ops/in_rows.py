@@ -27,10 +27,10 @@ def row_of(state: CacheState, node: jax.Array, cut: jax.Array | int, head: jax.A
 
 
 def joined(head: jax.Array, slots: dict[str, jax.Array], form: Layout) -> jax.Array:
-    """Rows (i32[.., form.size]): numbers (i32[.., k]) and slots (i32[.., n] each, n no more than there is room for)."""
+    """Rows (i32[.., form.size]): numbers (i32[.., k]), and of slots (i32[.., n] each) as many as there is room for."""
     out = jnp.full((*head.shape[:-1], form.size), NULL, jnp.int32).at[..., : head.shape[-1]].set(head)
     for name, row in slots.items():
-        place = form.places[name]
+        place, row = form.places[name], row[..., : form.rooms[name]]
         out = out.at[..., place : place + row.shape[-1]].set(row)
     return out
 
