@@ -265,7 +265,7 @@ class Subject:
 
 def _timed(call: Callable) -> tuple[float, Any]:
     gc.collect()
-    gc.freeze()  # what stands, also what compiling left, is not looked at again: that would empty the processor's caches
+    gc.freeze()  # nor is what compiling left looked at again, which would empty the processor's caches
     gc.disable()
     try:
         return timed(call)

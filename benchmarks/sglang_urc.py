@@ -112,9 +112,14 @@ class Subject:
     def insert_all(self, number: int) -> tuple[float, list[int]]:
         keys = self.tree.round(number, BATCH)
         slots = self._slots([(len(key), self.known) for key in keys])
-        seconds, done = _timed(partial(self.cache.insert_all, keys, slots, prev_prefix_lens=[self.known] * BATCH))
+
+        def insert() -> tuple[np.ndarray, ...]:
+            done = self.cache.insert_all(keys, slots, prev_prefix_lens=[self.known] * BATCH)
+            return done.prefix_len, done.nodes
+
+        seconds, (lengths, _) = _timed(insert)
         self._undo(BATCH * NEW)
-        return seconds, [result.prefix_len for result in done]
+        return seconds, lengths.tolist()
 
     def _leaves(self, number: int, count: int) -> int:
         """Puts in leaves like the tree's, for an eviction to take out. Returns the tokens of each."""
@@ -158,16 +163,21 @@ class Subject:
 
     def step(self, number: int) -> tuple[float, list[int]]:
         keys = self.tree.round(number, STEP)
-        seconds, step = _timed(lambda: self.cache.step(finish=self.running, begin=keys))
+
+        def act() -> tuple[Any, np.ndarray]:
+            step = self.cache.step(finish=self.running, begin=keys)
+            return step, step.finished.prefix_len
+
+        seconds, (step, lengths) = _timed(act)
         self.running = list(zip(step.begun, keys, strict=True))
         known = [request.match.device_len for request in step.begun]
         free = self.cache.sizes()["full"].free  # none: so the next step has to evict
-        return seconds, [result.prefix_len for result in step.finished] + [*known, free]
+        return seconds, [*lengths.tolist(), *known, free]
 
 
 def _timed(call: Callable) -> tuple[float, Any]:
     gc.collect()
-    gc.freeze()  # what stands, also what compiling left, is not looked at again: that would empty the processor's caches
+    gc.freeze()  # nor is what compiling left looked at again, which would empty the processor's caches
     gc.disable()
     try:
         return timed(call)

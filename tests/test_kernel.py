@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import urc
-from tests.test_program import CONFIG, GIVEN, PROGRAMS
+from tests.test_program import CONFIG, GIVEN, KEY, PROGRAMS
 from urc import kernel
 from urc import state as states
 from urc.ops.compact import _by_radix
@@ -29,16 +29,44 @@ def entry_of(text: str) -> list[str]:
     return [match.group(1) for line in lines if (match := OPERATION.search(line)) and match.group(1) not in FREE]
 
 
+def text_of(name: str) -> str:
+    """A program of the handle, compiled."""
+    arrays, (given, static) = StateArrays(states.init(CONFIG)), GIVEN[name]
+    call, _ = PROGRAMS[name].compiled(arrays.tree, **static)
+    return call.lower(*arrays.leaves, *given).compile().as_text()
+
+
 @needs_kernels
 @pytest.mark.parametrize("name", GIVEN)
 def test_a_program_of_the_handle_is_one_kernel(name):
-    arrays, (given, static) = StateArrays(states.init(CONFIG)), GIVEN[name]
-    call, _ = PROGRAMS[name].compiled(arrays.tree, **static)
-    text = call.lower(*arrays.leaves, *given).compile().as_text()
+    text = text_of(name)
     ran = entry_of(text)
     assert 'xla_cpu_small_call="true"' in text[text.index("\nENTRY ") :]
     assert ran.count("call") == 1
     assert set(ran) <= {"call", "copy"}  # a result that is an argument as it came is copied
+    sizes = [np.prod([int(n) for n in shape.split(",")]) for shape in re.findall(r"s32\[([\d,]+)\]\S* copy\(", text)]
+    assert max(sizes, default=0) < KEY, "a key, or a row of results, is copied"
+
+
+def standing_alone(text: str) -> int:
+    """Constants of a compiled program that are no part of a fused operation: each is an array to XLA's runtime."""
+    count, fused = 0, False
+    for line in text.splitlines():
+        if line.endswith("{") and not line.startswith(" "):
+            fused = line.lstrip("%").startswith(("fused_", "wrapped_"))
+        count += not fused and " constant(" in line
+    return count
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["match_prefix", "lock", "evict"])
+def test_few_constants_stand_alone(name, monkeypatch):
+    few = standing_alone(text_of(name))
+    monkeypatch.setattr(kernel, "numbers_in", lambda jaxpr: None)
+    PROGRAMS[name]._made.clear()
+    many = standing_alone(text_of(name))
+    PROGRAMS[name]._made.clear()
+    assert 3 * few < 2 * many, (few, many)
 
 
 class Middle(Policy):

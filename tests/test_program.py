@@ -24,7 +24,7 @@ def shaped(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, np.int32)
 
 
-N, ROWS, KEY = len(KINDS), 2, 16
+N, ROWS, KEY = len(KINDS), 2, 1024
 INSERT, RECEIPT = 6 + 2 * N, 3 + N
 SLOTS = (shaped(KEY), shaped(KEY), shaped(1))
 BATCH = tuple(shaped(ROWS, *each.shape) for each in SLOTS)
@@ -34,7 +34,7 @@ GIVEN: dict[str, tuple[tuple, dict[str, Any]]] = {
     "probe": ((shaped(KEY + 2),), {}),
     "probes": ((shaped(ROWS, KEY + 2),), {}),
     "insert": ((shaped(INSERT), shaped(KEY), *SLOTS), {}),
-    "inserts": ((shaped(ROWS, INSERT), shaped(ROWS, KEY), *BATCH), {}),
+    "inserts": ((shaped(ROWS, INSERT + N), shaped(ROWS, KEY), *BATCH), {}),
     "evict": ((shaped(N),), {}),
     "lock": ((shaped(2),), {}),
     "locks": ((shaped(ROWS, 2),), {}),
@@ -52,7 +52,7 @@ GIVEN: dict[str, tuple[tuple, dict[str, Any]]] = {
     "reserve": ((shaped(N),), {"widths": (8, 8, 0)}),
     "commit": ((shaped(INSERT + RECEIPT + 1), shaped(KEY), *SLOTS), {"finished": False}),
     "step": (
-        (shaped(ROWS, INSERT + RECEIPT + 3), shaped(ROWS, KEY), shaped(ROWS, KEY + 3), *BATCH),
+        (shaped(ROWS, INSERT + RECEIPT + 3 + N), shaped(ROWS, KEY), shaped(ROWS, KEY + 3), *BATCH),
         {"width": KEY},
     ),
     "abort": ((shaped(N + RECEIPT), *[shaped(8)] * N), {}),

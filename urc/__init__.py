@@ -11,7 +11,19 @@ from urc.components import SWA, Component, Full, Mamba
 from urc.config import CacheConfig
 from urc.errors import CacheFull, InvalidInput, InvariantError, Status, Stop
 from urc.program import jit_options
-from urc.results import CommitResult, EvictResult, InsertResult, MatchResult, NodeView, Receipt, Request, Sizes
+from urc.results import (
+    CommitBatch,
+    CommitResult,
+    EvictResult,
+    InsertBatch,
+    InsertResult,
+    MatchBatch,
+    MatchResult,
+    NodeView,
+    Receipt,
+    Request,
+    Sizes,
+)
 from urc.state import CacheState, init
 
 __version__ = "0.1.0"
@@ -21,14 +33,17 @@ __all__ = [
     "CacheConfig",
     "CacheFull",
     "CacheState",
+    "CommitBatch",
     "CommitResult",
     "Component",
     "EvictResult",
     "Full",
+    "InsertBatch",
     "InsertResult",
     "InvalidInput",
     "InvariantError",
     "Mamba",
+    "MatchBatch",
     "MatchResult",
     "NodeView",
     "Receipt",

@@ -1,5 +1,6 @@
 """The transitions as the host handle calls them (see `urc.program`): lengths and options travel in one array."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,13 +12,14 @@ from urc.config import CacheConfig
 from urc.errors import Status
 from urc.kernel import inside
 from urc.ops import in_rows
+from urc.ops.insert import insert_from
 from urc.ops.match import Match
-from urc.ops.request import commit_without_slots, reserve_into
+from urc.ops.request import commit_from, reserve_into
 from urc.ops.rows import Head, Layout, layout
 from urc.ops.slots import alloc_into
 from urc.program import Arrays, program
 from urc.state import ROOT, CacheState, NodeRef
-from urc.tables.packed import NULL
+from urc.tables.packed import NULL, copy_run
 
 TREE = ("nodes", "heads", "scalars", "victims")
 HOLDS = ("nodes", "scalars", "victims")
@@ -130,14 +132,51 @@ def insert(state: CacheState, numbers: jax.Array, key: jax.Array, *slots: jax.Ar
     return state, (fields,)
 
 
+def _each_where_it_lies(
+    state: CacheState,
+    put: Callable[..., tuple[CacheState, jax.Array]],
+    numbers: jax.Array,
+    keys: jax.Array,
+    slots: Arrays,
+) -> tuple[CacheState, jax.Array]:
+    """`put(state, numbers, keys, base, slots)` of each of B inserts, one after the other.
+
+    Their numbers (i32[B, ..]) end with how many slots of each component are not looked at. Of keys, slots (i32[B, ..])
+    nothing is copied but slots that are.
+    """
+    names = _names(state)
+    width, flat = keys.shape[1], keys.reshape(-1)
+    rooms, flats = [each.shape[1] for each in slots], [each.reshape(-1) for each in slots]
+
+    def step(carry: tuple[CacheState, list[jax.Array]], i: jax.Array) -> tuple[Any, jax.Array]:
+        state, rows = carry
+        mine = numbers[i]
+        first = mine[len(mine) - len(names) :]
+        rows = [
+            copy_run(row, first[j], all_rows, i * room + first[j], mine[6 + j] - first[j])
+            for j, (row, all_rows, room) in enumerate(zip(rows, flats, rooms, strict=True))
+        ]
+        held = dict(zip(names, rows, strict=True))
+        state, out = put(state, mine[: len(mine) - len(names)], flat, i * width, held)
+        return (state, rows), out
+
+    # What is in them does not matter; were it the same, XLA would make one array for all, and then copies.
+    start = [jnp.full(room, j, jnp.int32) for j, room in enumerate(rooms)]
+    (state, _), fields = jax.lax.scan(step, (state, start), jnp.arange(len(keys), dtype=jnp.int32))
+    return state, fields
+
+
 @program("nodes", "heads", "tokens", "scalars", "victims", "stores")
 def inserts(state: CacheState, numbers: jax.Array, keys: jax.Array, *slots: jax.Array) -> tuple[CacheState, Arrays]:
     """As `insert`, each with an axis B in front; a length of 0 is no insert."""
+    names = _names(state)
 
-    def step(state: CacheState, each: tuple[jax.Array, ...]) -> tuple[CacheState, jax.Array]:
-        return _insert(state, each[1], each[2:], each[0])
+    def put(state: CacheState, mine: jax.Array, keys: jax.Array, base: jax.Array, held: dict[str, jax.Array]) -> Any:
+        state, inserted = insert_from(state, keys, base, mine[0], held, **_options(names, mine))
+        state, fields = _inserted(state, inserted, mine)
+        return state, jnp.stack(fields)
 
-    state, fields = jax.lax.scan(step, state, (numbers, keys, *slots))
+    state, fields = _each_where_it_lies(state, put, numbers, keys, slots)
     return state, (fields,)
 
 
@@ -297,8 +336,8 @@ def commit(
     names, at = _names(state), 6 + 2 * len(state.config.components)
     receipt, held = _receipt(state, numbers[at:]), dict(zip(names, slots, strict=True))
     options = _options(names, numbers)
-    state, done = commit_without_slots(
-        state, receipt, key, numbers[0], held, finished=finished, leaves=numbers[-1] > 0, **options
+    state, done = commit_from(
+        state, receipt, key, jnp.int32(0), numbers[0], held, finished=finished, leaves=numbers[-1] > 0, **options
     )
     state, fields = _inserted(state, done.inserted, numbers)
     left = [done.left[name] for name in names if name in done.left]
@@ -327,26 +366,26 @@ def step(
     """
     names, at = _names(state), 6 + 2 * len(state.config.components)
 
-    def finish(state: CacheState, each: tuple[jax.Array, ...]) -> tuple[CacheState, jax.Array]:
-        numbers, key, *held = each
-        state, made = ops.commit(
+    def finish(state: CacheState, mine: jax.Array, keys: jax.Array, base: jax.Array, held: dict[str, jax.Array]) -> Any:
+        state, made = commit_from(
             state,
-            _receipt(state, numbers[at:]),
-            key,
-            numbers[0],
-            dict(zip(names, held, strict=True)),
+            _receipt(state, mine[at:]),
+            keys,
+            base,
+            mine[0],
+            held,
             finished=True,
-            leaves=numbers[-1] > 0,
-            **_options(names, numbers),
+            leaves=mine[-1] > 0,
+            **_options(names, mine),
         )
-        state, fields = _inserted(state, made.inserted, numbers)
+        state, fields = _inserted(state, made.inserted, mine)
         node = made.inserted.node
         node = node.replace(index=jnp.where(made.inserted.status == Status.OK, node.index, NULL))
         # Here, and not after the step: what begins in it may evict what no session refers to.
-        state, _ = ops.advance_session(state, ops.SessionRef(index=numbers[-3], generation=numbers[-2]), node)
+        state, _ = ops.advance_session(state, ops.SessionRef(index=mine[-3], generation=mine[-2]), node)
         return state, jnp.stack(fields)
 
-    state, finished = jax.lax.scan(finish, state, (finishing, done, *slots))
+    state, finished = _each_where_it_lies(state, finish, finishing, done, slots)
     more, lengths, spaces = beginning[:, -3], beginning[:, -2], beginning[:, -1]
     form = row_form(state.config, width)
     state, rows = in_rows.admits(state, beginning, lengths, more, spaces, _of_begun(state), form)

@@ -238,9 +238,10 @@ class BatchCalls(RequestCalls):
                     *self._holds[receipt.serial].since,
                     *((-1, 0) if session is None else self._session(session)),
                     len(key) % page == 0,
+                    *(given[name][-1] - len(handed[name][-1]) for name in self._names),
                 ]
             )
-        width_of_all = 6 + 2 * len(self._names) + 3 + len(self._names) + 3
+        width_of_all = 6 + 2 * len(self._names) + 3 + len(self._names) + 3 + len(self._names)
         return requests, Entries(keys, given, handed, np.array(numbers, np.int32).reshape(len(keys), width_of_all))
 
     def _stacked(

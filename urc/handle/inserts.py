@@ -174,6 +174,8 @@ class InsertCalls(TreeCalls):
             ]
             columns.append(given[name])
         columns += [[each[name] for each in evicted] for name in names]
+        for name in names:
+            columns.append([end - len(slots) for end, slots in zip(given[name], handed[name], strict=True)])
         return Entries(keys, given, handed, np.array(columns, np.int32).T)
 
     def _rooms(self, tokens: int) -> tuple[int, ...]:

@@ -64,17 +64,46 @@ def insert(
         or ARENA_FULL. That the slots are the caller's is for the caller (or the host handle) to see to.
 
     """
+    key, length = whole_page(key, state.config), jnp.clip(jnp.asarray(length, jnp.int32), 0, key.shape[0])
+    return insert_from(
+        state,
+        key,
+        jnp.int32(0),
+        length,
+        slots,
+        given=given,
+        namespace=namespace,
+        prev_prefix_len=prev_prefix_len,
+        inserted_len=inserted_len,
+        evicted_len=evicted_len,
+        priority=priority,
+    )
+
+
+def insert_from(
+    state: CacheState,
+    keys: jax.Array,
+    base: jax.Array,
+    length: jax.Array,
+    slots: dict[str, jax.Array],
+    *,
+    given: dict[str, jax.Array] | None = None,
+    namespace: jax.Array | int = 0,
+    prev_prefix_len: jax.Array | int = 0,
+    inserted_len: jax.Array | int = 0,
+    evicted_len: dict[str, jax.Array] | None = None,
+    priority: jax.Array | int = 0,
+) -> tuple[CacheState, Inserted]:
+    """`insert` of keys[base : base+length] (i32[n], at least a page from `base` on), without a copy of the key."""
     config = state.config
     if set(slots) != {c.name for c in config.components}:
         raise ValueError(f"insert needs slots of {[c.name for c in config.components]}, got {list(slots)}")
     namespace, prev_len, inserted_len, priority, length = (
         jnp.asarray(x, jnp.int32) for x in (namespace, prev_prefix_len, inserted_len, priority, length)
     )
-    length = jnp.clip(length, 0, key.shape[0])
     given = {c.name: length for c in config.components} | (given or {})
     given = {n: jnp.clip(jnp.asarray(count, jnp.int32), 0, slots[n].shape[0]) for n, count in given.items()}
     key_len = whole_pages(length, config)
-    key = whole_page(key, config)
     handed: Insertions = {
         c.name: Insertion(
             slots=slots[c.name],
@@ -90,7 +119,7 @@ def insert(
 
     # Where does it go, and does it fit?
     def find(state: CacheState) -> dict[str, Any]:
-        found = walk(config, state.nodes, state.heads, state.tokens, key, key_len, namespace)
+        found = walk(config, state.nodes, state.heads, state.tokens, keys, key_len, namespace, base)
         cuts, count = planned_cuts(config, state.nodes, found, handed)
         return {"found": found, "cuts": cuts, "count": count, "scalars": state.scalars.get(0)}
 
@@ -121,7 +150,7 @@ def insert(
     def look(state: CacheState) -> dict[str, Any]:
         scalars = state.scalars.get(0)
         free = scalars["free_head"]
-        edge = children.edge_hash(parent, namespace, key, prefix_len, config.page_size)
+        edge = children.edge_hash(parent, namespace, keys, base + prefix_len, config.page_size)
         return {
             "scalars": scalars,
             "parent_row": state.nodes.get(parent),
@@ -149,7 +178,7 @@ def insert(
     }
     end = jnp.where(grows, plan["free"], parent)
     row = select(grows, leaf, parent_row)
-    tokens = copy_run(state.tokens, row["start"], key, prefix_len, jnp.where(grows, made, 0))
+    tokens = copy_run(state.tokens, row["start"], keys, base + prefix_len, jnp.where(grows, made, 0))
     bucket = children.bucket_of(state.heads, plan["edge"])
     heads = state.heads.at[bucket].set(jnp.where(grows, end, plan["head"]))
     state = state.replace(tokens=tokens, heads=heads)

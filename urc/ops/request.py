@@ -11,7 +11,7 @@ from jax import lax
 from urc.components.base import Component
 from urc.errors import Status
 from urc.ops.evict import Evicted, evict
-from urc.ops.insert import Inserted, insert
+from urc.ops.insert import Inserted, insert_from
 from urc.ops.lock import Receipt, lock, unlock
 from urc.ops.match import Match, settle, settle_without_slots
 from urc.ops.rows import Head, Layout, by_component, each_in_place, layout, read_slots
@@ -321,7 +321,10 @@ def commit(
             keep those of a last, partial page. The key must begin with what the receipt holds.
 
     """
-    state, done = commit_without_slots(state, receipt, key, length, slots, finished=finished, leaves=leaves, **options)
+    padded, length = whole_page(key, state.config), jnp.clip(jnp.asarray(length, jnp.int32), 0, key.shape[0])
+    state, done = commit_from(
+        state, receipt, padded, jnp.int32(0), length, slots, finished=finished, leaves=leaves, **options
+    )
     if finished:
         return state, done
     node = jnp.maximum(done.receipt.node.index, ROOT)
@@ -329,10 +332,11 @@ def commit(
     return state.after(*(jnp.sum(row[:1]) for row in rows.values())), done.replace(slots=rows)
 
 
-def commit_without_slots(
+def commit_from(
     state: CacheState,
     receipt: Receipt,
-    key: jax.Array,
+    keys: jax.Array,
+    base: jax.Array,
     length: jax.Array,
     slots: dict[str, jax.Array],
     *,
@@ -340,7 +344,7 @@ def commit_without_slots(
     leaves: jax.Array | bool = True,
     **options: Any,
 ) -> tuple[CacheState, Committed]:
-    """`commit`, for who reads the slots otherwise."""
+    """`commit` of keys[base : base+length], see `insert_from`, for who reads the slots otherwise."""
     config = state.config
     names = [component.name for component in _writers(state)]
     given = options.pop("given", {})
@@ -352,7 +356,7 @@ def commit_without_slots(
     handed = slots | fresh
     has = (wanted & (status == Status.OK)).astype(jnp.int32)
     given = given | dict.fromkeys(names, has)
-    state, inserted = insert(state, key, length, handed, given=given, **options)
+    state, inserted = insert_from(state, keys, base, length, handed, given=given, **options)
     done = inserted.status == Status.OK
     held = {}
     if not finished:
