@@ -18,6 +18,7 @@ from urc.replay.report import Report, document, table
 def report():
     trace = trace_of([0, 1, 2], [0, 1, 3], [0, 1, 2], [5, 6], [0, 1, 2, 3, 4, 5, 6])
     runs = [replay(trace, RadixTree(c, p), capacity=c, policy=p) for c in (4, 9) for p in ("lru", "lfu")]
+    runs = [replace(run, requests_per_second=1_234_567.8) for run in runs]  # whatever this machine does
     return Report(trace=trace, page_size=1, ideal=ideal(trace), runs=tuple(runs))
 
 
@@ -27,7 +28,8 @@ def hybrid_report():
     model, runs = Hybrid(components=("full", "swa", "mamba"), window=20, interval=40, block_size=10), []
     for capacity, branching in product((8, 100), (True, False)):
         kind, pools = replace(model, branching=branching), model.pools(capacity)
-        runs.append(hybrid.replay(trace, HybridTree(pools, window=2), kind, pools=pools, policy="lru"))
+        run = hybrid.replay(trace, HybridTree(pools, window=2), kind, pools=pools, policy="lru")
+        runs.append(replace(run, requests_per_second=1_234_567.8))
     return Report(trace=trace, page_size=1, ideal=ideal(trace), runs=tuple(runs))
 
 
@@ -43,6 +45,7 @@ def test_table_has_a_row_a_run(report):
     assert "blocks of 10 tokens" in text
     assert sum("lru" in line or "lfu" in line for line in text.splitlines()) == 4
     assert "refused" in text
+    assert text.count("1.23 M") == 4
     assert "…" not in text
 
 

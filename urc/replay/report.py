@@ -67,7 +67,7 @@ def table(report: Report) -> Table:
             f"{report.ideal.rate.blocks:.2%}",
             f"{run.evicted:,}",
             *([f"{run.refused:,}"] if refusals else []),
-            f"{run.requests_per_second:,.0f}",
+            _short(round(run.requests_per_second)),
         )
     return result
 
@@ -99,7 +99,7 @@ def _hybrid_table(report: Report, model: Hybrid) -> Table:
         ("peak", lambda run: f"{run.peak:,}", STATE in model.components),
         ("without\na slot", lambda run: f"{run.untaken:,}", any(run.untaken for run in runs)),
         ("refused", lambda run: f"{run.refused:,}", any(run.refused for run in runs)),
-        ("req/s", lambda run: f"{run.requests_per_second:,.0f}", True),
+        ("req/s", lambda run: _short(round(run.requests_per_second)), True),
     ]
     shown = [(name, cell) for name, cell, wanted in columns if wanted]
     result = Table(title=title, title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
@@ -166,9 +166,9 @@ def _hybrid_run(run: HybridRun) -> dict[str, Any]:
     return result
 
 
-def _short(tokens: int) -> str:
+def _short(number: int) -> str:
     """1234567 -> 1.23 M."""
     for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if tokens >= size:
-            return f"{tokens / size:.3g} {unit}"
-    return str(tokens)
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return str(number)
