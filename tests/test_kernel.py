@@ -32,8 +32,7 @@ def entry_of(text: str) -> list[str]:
 def text_of(name: str) -> str:
     """A program of the handle, compiled."""
     arrays, (given, static) = StateArrays(states.init(CONFIG)), GIVEN[name]
-    call, _ = PROGRAMS[name].compiled(arrays.tree, **static)
-    return call.lower(*arrays.leaves, *given).compile().as_text()
+    return PROGRAMS[name].lower(arrays, *given, **static).compile().as_text()
 
 
 @needs_kernels

@@ -13,7 +13,7 @@ from jax.extend.core import Literal
 import urc
 from urc import compiled
 from urc import state as states
-from urc.program import Program, StateArrays, jit_options
+from urc.program import NOT_READ, Program, StateArrays, jit_options
 
 KINDS = (urc.Full(), urc.SWA(window=8), urc.Mamba())
 CONFIG = urc.CacheConfig(components=KINDS, page_size=2, pools={kind.name: 64 for kind in KINDS}, max_nodes=32)
@@ -122,6 +122,27 @@ def undeclared(program: Program, given: tuple, static: dict[str, Any]) -> list[s
     return [path for path, kept in zip(paths, same, strict=True) if not kept and not path.startswith(written)]
 
 
+def reads_of_nothing(jaxpr: Any) -> set[str]:
+    """Primitives that look at what stands for an array that is not read, but for those that only hand it through."""
+    found = set()
+    for equation in jaxpr.eqns:
+        nested = [each if isinstance(each, (tuple, list)) else (each,) for each in equation.params.values()]
+        inner = [getattr(each, "jaxpr", each) for some in nested for each in some]
+        inner = [each for each in inner if hasattr(each, "eqns")]
+        if not inner and any(getattr(atom.aval, "shape", None) == NOT_READ for atom in equation.invars):
+            found.add(equation.primitive.name)
+        for each in inner:
+            found |= reads_of_nothing(each)
+    return found
+
+
+def unnamed(program: Program, given: tuple, static: dict[str, Any]) -> set[str]:
+    """How a program looks at arrays of the state that it does not say that it reads or writes."""
+    arrays = StateArrays(states.init(CONFIG))
+    call = Program(program.transition, program.writes, program.reads).compiled(arrays.tree, **static)
+    return reads_of_nothing(call.run.trace(*call.takes(arrays.leaves), *given).jaxpr.jaxpr)
+
+
 CALLS = """
 import json
 import resource
@@ -196,6 +217,27 @@ def test_every_program_is_here():
 @pytest.mark.parametrize("name", GIVEN)
 def test_a_program_declares_all_that_it_writes(name):
     assert undeclared(PROGRAMS[name], *GIVEN[name]) == []
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_program_declares_all_that_it_reads(name, monkeypatch):
+    monkeypatch.setenv("URC_ONE_KERNEL", "0")
+    assert unnamed(PROGRAMS[name], *GIVEN[name]) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks"), [("match_prefix", "tokens"), ("probe", "heads"), ("evict", "stores"), ("lock", "victims")]
+)
+def test_what_it_does_not_say_that_it_reads_is_found(name, lacks, monkeypatch):
+    monkeypatch.setenv("URC_ONE_KERNEL", "0")
+    program, (given, static) = PROGRAMS[name], GIVEN[name]
+    without = lambda fields: tuple(field for field in fields if field != lacks)
+    blind = Program(program.transition, without(program.writes), without(program.reads))
+    try:
+        found = unnamed(blind, given, static)
+    except (AssertionError, TypeError, ValueError) as refusal:  # mostly it has not the shape that they take
+        found = {str(refusal)}
+    assert found
 
 
 def test_what_is_not_declared_is_found():

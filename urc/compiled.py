@@ -17,7 +17,7 @@ from urc.ops.match import Match
 from urc.ops.request import commit_from, reserve_into
 from urc.ops.rows import Head, Layout, layout
 from urc.ops.slots import alloc_into
-from urc.program import Arrays, program
+from urc.program import ALL, Arrays, program
 from urc.state import ROOT, CacheState, NodeRef
 from urc.tables.packed import NULL, copy_run
 
@@ -25,7 +25,8 @@ TREE = ("nodes", "heads", "scalars", "victims")
 HOLDS = ("nodes", "scalars", "victims")
 SESSIONS = (*HOLDS, "sessions")
 POOLS = ("scalars", "stores")
-ALL = ("nodes", "heads", "tokens", "scalars", "sessions", "victims", "stores")
+EVICTS = (*TREE, "sessions", "stores")
+NODES = ("nodes", "heads", "tokens", "scalars", "victims", "stores")
 
 
 def _names(state: CacheState) -> list[str]:
@@ -59,7 +60,7 @@ def _of_match(state: CacheState) -> Head:
     return lambda match: _side_by_side(_numbers(_names(state), match))
 
 
-@program(*TREE)
+@program(*TREE, reads=("tokens", "stores"))
 def match_prefix(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
     """`key`: a key, then (length, namespace), which lie behind its length: cutting them off would be a copy.
 
@@ -70,7 +71,7 @@ def match_prefix(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]
     return state, (row,)
 
 
-@program(*TREE)
+@program(*TREE, reads=("tokens", "stores"))
 def match_prefixes(state: CacheState, keys: jax.Array) -> tuple[CacheState, Arrays]:
     """`keys`: [B, ..] of what `match_prefix` takes. Returns B rows."""
     form = row_form(state.config, keys.shape[1] - 2)
@@ -78,14 +79,14 @@ def match_prefixes(state: CacheState, keys: jax.Array) -> tuple[CacheState, Arra
     return state, (rows,)
 
 
-@program()
+@program(reads=NODES)
 def probe(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
     """`key`: a key, then (length, namespace). Returns a row."""
     form = row_form(state.config, len(key) - 2)
     return state, (in_rows.probe(state, key, key[-2], key[-1], _of_match(state), form),)
 
 
-@program()
+@program(reads=NODES)
 def probes(state: CacheState, keys: jax.Array) -> tuple[CacheState, Arrays]:
     """`keys`: [B, ..] of what `probe` takes. Returns B rows."""
     form = row_form(state.config, keys.shape[1] - 2)
@@ -125,7 +126,7 @@ def _insert(state: CacheState, key: jax.Array, slots: Arrays, numbers: jax.Array
     return state, jnp.stack(fields)
 
 
-@program("nodes", "heads", "tokens", "scalars", "victims", "stores")
+@program(*NODES, reads=())
 def insert(state: CacheState, numbers: jax.Array, key: jax.Array, *slots: jax.Array) -> tuple[CacheState, Arrays]:
     """`numbers`: see `_options`. `slots`: in the components' order."""
     state, fields = _insert(state, key, slots, numbers)
@@ -166,7 +167,7 @@ def _each_where_it_lies(
     return state, fields
 
 
-@program("nodes", "heads", "tokens", "scalars", "victims", "stores")
+@program(*NODES, reads=())
 def inserts(state: CacheState, numbers: jax.Array, keys: jax.Array, *slots: jax.Array) -> tuple[CacheState, Arrays]:
     """As `insert`, each with an axis B in front; a length of 0 is no insert."""
     names = _names(state)
@@ -180,7 +181,7 @@ def inserts(state: CacheState, numbers: jax.Array, keys: jax.Array, *slots: jax.
     return state, (fields,)
 
 
-@program("nodes", "heads", "scalars", "sessions", "victims", "stores")
+@program(*EVICTS, reads=())
 def evict(state: CacheState, targets: jax.Array) -> tuple[CacheState, Arrays]:
     """Targets and the (start, count) of what was freed, in the order of the components."""
     names = _names(state)
@@ -199,14 +200,14 @@ def _lock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, jax.Array]
     return state, jnp.stack([status, *_since(state, receipt)])
 
 
-@program(*HOLDS)
+@program(*HOLDS, reads=())
 def lock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
     """(row, generation) -> (status, end, since..)."""
     state, fields = _lock(state, numbers)
     return state, (fields,)
 
 
-@program(*HOLDS)
+@program(*HOLDS, reads=())
 def locks(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
     """`lock` with an axis B in front; the root, to fill up."""
     state, fields = jax.lax.scan(_lock, state, numbers)
@@ -217,35 +218,35 @@ def _unlock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, jax.Arra
     return ops.unlock(state, _receipt(state, numbers))
 
 
-@program(*HOLDS)
+@program(*HOLDS, reads=())
 def unlock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
     """A receipt's numbers -> status."""
     state, status = _unlock(state, numbers)
     return state, (status,)
 
 
-@program(*HOLDS)
+@program(*HOLDS, reads=())
 def unlocks(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
     """`unlock` with an axis B in front."""
     state, status = jax.lax.scan(_unlock, state, numbers)
     return state, (status,)
 
 
-@program(*HOLDS)
+@program(*HOLDS, reads=())
 def release_early(state: CacheState, numbers: jax.Array, *, name: str) -> tuple[CacheState, Arrays]:
     """A receipt's numbers -> (status, end, since..)."""
     state, receipt, status = ops.release_early(state, _receipt(state, numbers), name)
     return state, (jnp.stack([status, *_since(state, receipt)]),)
 
 
-@program("scalars", "sessions")
+@program("scalars", "sessions", reads=())
 def open_session(state: CacheState) -> tuple[CacheState, Arrays]:
     """(status, row, generation)."""
     state, session, status = ops.open_session(state)
     return state, (jnp.stack([status, session.index, session.generation]),)
 
 
-@program(*SESSIONS)
+@program(*SESSIONS, reads=())
 def advance_session(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
     """(session's row, generation, node's row, generation) -> status."""
     node = NodeRef(index=numbers[2], generation=numbers[3])
@@ -253,7 +254,7 @@ def advance_session(state: CacheState, numbers: jax.Array) -> tuple[CacheState, 
     return state, (status,)
 
 
-@program(*SESSIONS)
+@program(*SESSIONS, reads=())
 def recede_session(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
     """(session's row, generation, length) -> status."""
     session = ops.SessionRef(index=numbers[0], generation=numbers[1])
@@ -261,14 +262,14 @@ def recede_session(state: CacheState, numbers: jax.Array) -> tuple[CacheState, A
     return state, (status,)
 
 
-@program(*SESSIONS)
+@program(*SESSIONS, reads=())
 def close_session(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
     """(session's row, generation) -> status."""
     state, status = ops.close_session(state, ops.SessionRef(index=numbers[0], generation=numbers[1]))
     return state, (status,)
 
 
-@program(*POOLS)
+@program(*POOLS, reads=())
 def alloc(state: CacheState, count: jax.Array, *, name: str, width: int) -> tuple[CacheState, Arrays]:
     """A count -> (status, slots..)."""
     out = jnp.full(1 + width, NULL, jnp.int32)
@@ -276,7 +277,7 @@ def alloc(state: CacheState, count: jax.Array, *, name: str, width: int) -> tupl
     return state, (out.at[0].set(status),)
 
 
-@program(*POOLS)
+@program(*POOLS, reads=())
 def free(state: CacheState, slots: jax.Array, count: jax.Array, *, name: str) -> tuple[CacheState, Arrays]:
     """Slots, and how many of them."""
     return ops.free(state, name, slots, count), ()
@@ -297,7 +298,7 @@ def _of_begun(state: CacheState) -> Head:
     return numbers
 
 
-@program("nodes", "heads", "scalars", "sessions", "victims", "stores")
+@program(*EVICTS)
 def begin(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
     """`key`: a key, then (length, namespace). Returns a row."""
     form = row_form(state.config, len(key) - 2)
@@ -305,7 +306,7 @@ def begin(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
     return state, (row,)
 
 
-@program("nodes", "heads", "scalars", "sessions", "victims", "stores")
+@program(*EVICTS)
 def begins(state: CacheState, keys: jax.Array) -> tuple[CacheState, Arrays]:
     """`keys`: [B, ..] of what `begin` takes; a length of -1 stands for no request. Returns B rows."""
     form = row_form(state.config, keys.shape[1] - 2)
@@ -313,7 +314,7 @@ def begins(state: CacheState, keys: jax.Array) -> tuple[CacheState, Arrays]:
     return state, (rows,)
 
 
-@program("nodes", "heads", "scalars", "sessions", "victims", "stores")
+@program(*EVICTS, reads=())
 def reserve(state: CacheState, counts: jax.Array, *, widths: tuple[int, ...]) -> tuple[CacheState, Arrays]:
     """Counts and widths in the order of the components -> (status, slots.., slots.., ..), of those with a width."""
     names = [name for name, width in zip(_names(state), widths, strict=True) if width]
@@ -392,7 +393,7 @@ def step(
     return state, (finished, rows)
 
 
-@program("nodes", "scalars", "victims", "stores")
+@program(*HOLDS, "stores", reads=())
 def abort(state: CacheState, numbers: jax.Array, *slots: jax.Array) -> tuple[CacheState, Arrays]:
     """`numbers`: how many slots of each component are freed, then a receipt's. -> status."""
     names = _names(state)

@@ -56,8 +56,8 @@ def compiled_text(kinds: tuple, page_size: int, name: str, *given: jax.ShapeDtyp
     )
     arrays = StateArrays(states.init(config))
     made = getattr(compiled, name)
-    call, _ = Program(made.transition, made.writes).compiled(arrays.tree)  # the module's own may be one kernel
-    return call.lower(*arrays.leaves, *given).compile().as_text()
+    program = Program(made.transition, made.writes, made.reads)  # the module's own may be one kernel
+    return program.lower(arrays, *given).compile().as_text()
 
 
 @pytest.mark.parametrize("page_size", [1, 64])
