@@ -43,8 +43,10 @@ class TreeCalls(StateOwner):
         return self._matched(compiled.probe, tokens, namespace)
 
     def _matched(self, program: Program, tokens: Tokens, namespace: Namespace) -> MatchResult:
-        key = tokens_of(tokens, self.config.max_key_len)
+        key = integers("tokens", tokens)
         length = len(key)
+        if length > self.config.max_key_len:
+            tokens_of(key, self.config.max_key_len)
         columns = self._width(length)
         padded = self._buffers.take(columns + 2)
         padded[:length] = key
@@ -52,7 +54,10 @@ class TreeCalls(StateOwner):
         (out,) = self._call(program, padded)
         row = np.asarray(out)
         self._buffers.give(padded)
-        return match_result(self.config, row[: self._matched_fields].tolist(), row, self._form(columns))
+        numbers = row[: self._matched_fields].tolist()
+        if numbers[5] < 0:
+            tokens_of(key, length)
+        return match_result(self.config, numbers, row, self._form(columns))
 
     def probes(self, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None = None) -> MatchBatch:
         """`probe` of each key, in one call."""

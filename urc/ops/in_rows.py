@@ -16,7 +16,7 @@ from urc.ops.match import probed, settle_without_slots, used_cut, walk_of
 from urc.ops.rows import Head, Layout, each_in_place, write_slots
 from urc.ops.walk import Walk, key_length, whole_page
 from urc.state import CacheState
-from urc.tables.packed import NULL, on_cpu, read_first
+from urc.tables.packed import NULL, none_null, on_cpu, read_first
 
 
 def row_of(state: CacheState, node: jax.Array, cut: jax.Array | int, head: jax.Array, form: Layout) -> jax.Array:
@@ -35,14 +35,31 @@ def joined(head: jax.Array, slots: dict[str, jax.Array], form: Layout) -> jax.Ar
     return out
 
 
+def _if_tokens(found: Walk, key: jax.Array, length: jax.Array) -> tuple[Walk, jax.Array]:
+    """What a walk has found, if key[:length] are tokens, that is >= 0 (bool[]); if not, what an empty key finds.
+
+    Those that the tree holds are, so only the others are looked at.
+    """
+    fine = none_null(key, found.length, jnp.minimum(length, key.shape[0]))
+    return jax.tree.map(lambda some: jnp.where(fine, some, jnp.zeros_like(some)), found), fine
+
+
+def _or_refused(match: matches.Match, fine: jax.Array) -> matches.Match:
+    return match.replace(stop=jnp.where(fine, match.stop, NULL))
+
+
 def match_prefix(
     state: CacheState, key: jax.Array, length: jax.Array, namespace: jax.Array, head: Head, form: Layout
 ) -> tuple[CacheState, jax.Array]:
-    """`urc.ops.match_prefix`."""
-    length = key_length(length, key, state.config)
-    found = read_first(state.true(), walk_of, state, whole_page(key, state.config), length, namespace)
+    """`urc.ops.match_prefix`; `stop` is NULL, and nothing done, if a token of the key is negative."""
+    padded, whole = whole_page(key, state.config), key_length(length, key, state.config)
+
+    def walk(state: CacheState) -> tuple[Walk, jax.Array]:
+        return _if_tokens(walk_of(state, padded, whole, namespace), padded, length)
+
+    found, fine = read_first(state.true(), walk, state)
     state, match = settle_without_slots(state, found)
-    return state, row_of(state, match.node.index, 0, head(match), form)
+    return state, row_of(state, match.node.index, 0, head(_or_refused(match, fine)), form)
 
 
 def match_prefixes(
@@ -68,9 +85,11 @@ def match_prefixes(
 def probe(
     state: CacheState, key: jax.Array, length: jax.Array, namespace: jax.Array, head: Head, form: Layout
 ) -> jax.Array:
-    """`urc.ops.probe`."""
-    found = walk_of(state, whole_page(key, state.config), key_length(length, key, state.config), namespace)
-    return row_of(state, found.usable, used_cut(found), head(probed(state, found)), form)
+    """`urc.ops.probe`; `stop` is NULL, and nothing found, if a token of the key is negative."""
+    padded = whole_page(key, state.config)
+    found = walk_of(state, padded, key_length(length, key, state.config), namespace)
+    found, fine = _if_tokens(found, padded, length)
+    return row_of(state, found.usable, used_cut(found), head(_or_refused(probed(state, found), fine)), form)
 
 
 def probes(
