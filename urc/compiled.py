@@ -60,7 +60,7 @@ def _of_match(state: CacheState) -> Head:
     return lambda match: _side_by_side(_numbers(_names(state), match))
 
 
-@program(*TREE, reads=("tokens", "stores"))
+@program(*TREE, reads=("tokens", "stores"), lone=True)
 def match_prefix(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
     """`key`: a key, then (length, namespace), which lie behind its length: cutting them off would be a copy.
 
@@ -79,7 +79,7 @@ def match_prefixes(state: CacheState, keys: jax.Array) -> tuple[CacheState, Arra
     return state, (rows,)
 
 
-@program(reads=NODES)
+@program(reads=NODES, lone=True)
 def probe(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
     """`key`: a key, then (length, namespace). Returns a row."""
     form = row_form(state.config, len(key) - 2)
@@ -126,7 +126,7 @@ def _insert(state: CacheState, key: jax.Array, slots: Arrays, numbers: jax.Array
     return state, jnp.stack(fields)
 
 
-@program(*NODES, reads=())
+@program(*NODES, reads=(), lone=True)
 def insert(state: CacheState, numbers: jax.Array, key: jax.Array, *slots: jax.Array) -> tuple[CacheState, Arrays]:
     """`numbers`: see `_options`. `slots`: in the components' order."""
     state, fields = _insert(state, key, slots, numbers)
@@ -181,7 +181,7 @@ def inserts(state: CacheState, numbers: jax.Array, keys: jax.Array, *slots: jax.
     return state, (fields,)
 
 
-@program(*EVICTS, reads=())
+@program(*EVICTS, reads=(), lone=True)
 def evict(state: CacheState, targets: jax.Array) -> tuple[CacheState, Arrays]:
     """Targets and the (start, count) of what was freed, in the order of the components."""
     names = _names(state)
@@ -200,7 +200,7 @@ def _lock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, jax.Array]
     return state, jnp.stack([status, *_since(state, receipt)])
 
 
-@program(*HOLDS, reads=())
+@program(*HOLDS, reads=(), lone=True)
 def lock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
     """(row, generation) -> (status, end, since..)."""
     state, fields = _lock(state, numbers)
@@ -218,7 +218,7 @@ def _unlock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, jax.Arra
     return ops.unlock(state, _receipt(state, numbers))
 
 
-@program(*HOLDS, reads=())
+@program(*HOLDS, reads=(), lone=True)
 def unlock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
     """A receipt's numbers -> status."""
     state, status = _unlock(state, numbers)
@@ -269,7 +269,7 @@ def close_session(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Ar
     return state, (status,)
 
 
-@program(*POOLS, reads=())
+@program(*POOLS, reads=(), lone=True)
 def alloc(state: CacheState, count: jax.Array, *, name: str, width: int) -> tuple[CacheState, Arrays]:
     """A count -> (status, slots..)."""
     out = jnp.full(1 + width, NULL, jnp.int32)
@@ -277,7 +277,7 @@ def alloc(state: CacheState, count: jax.Array, *, name: str, width: int) -> tupl
     return state, (out.at[0].set(status),)
 
 
-@program(*POOLS, reads=())
+@program(*POOLS, reads=(), lone=True)
 def free(state: CacheState, slots: jax.Array, count: jax.Array, *, name: str) -> tuple[CacheState, Arrays]:
     """Slots, and how many of them."""
     return ops.free(state, name, slots, count), ()

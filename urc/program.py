@@ -108,8 +108,10 @@ class Program:
         transition: Callable[..., tuple[CacheState, Arrays]],
         writes: tuple[str, ...],
         reads: tuple[str, ...] = ALL,
+        *,
+        lone: bool = False,
     ) -> None:
-        self.transition, self.writes, self.reads = transition, writes, reads
+        self.transition, self.writes, self.reads, self.lone = transition, writes, reads, lone
         self.__doc__ = transition.__doc__
         self._lock = Lock()
         self._made: dict[Any, Call] = {}
@@ -178,7 +180,7 @@ class Program:
         updated = tuple(map(taken.index, written))
 
         def in_one_kernel(*arrays: jax.Array) -> list[jax.Array]:
-            return one_kernel(call, *arrays, updated=updated)
+            return one_kernel(call, *arrays, updated=updated, hides_numbers=self.lone)
 
         function = in_one_kernel if whole and supported() else call
         function.__name__ = call.__name__ = self.transition.__name__
@@ -187,7 +189,10 @@ class Program:
 
 
 def program(
-    *writes: str, reads: tuple[str, ...] = ALL
+    *writes: str, reads: tuple[str, ...] = ALL, lone: bool = False
 ) -> Callable[[Callable[..., tuple[CacheState, Arrays]]], Program]:
-    """Decorates a transition that writes some fields of the state, and reads no others than these and `reads`."""
-    return lambda transition: Program(transition, writes, reads)
+    """Decorates a transition that writes some fields of the state, and reads no others than these and `reads`.
+
+    `lone`: it does little, and each request calls it for itself, so that the cost of a call is what matters.
+    """
+    return lambda transition: Program(transition, writes, reads, lone=lone)

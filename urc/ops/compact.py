@@ -1,5 +1,8 @@
 """Closing the holes that deleted runs leave in the token arena."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -17,20 +20,26 @@ def _by_sort(start: jax.Array, length: jax.Array) -> tuple[jax.Array, jax.Array]
     return order, jnp.sum(length > 0, dtype=jnp.int32)
 
 
+def _for(start: int, stop: jax.Array | int, step: Callable[[jax.Array, Any], Any], carry: Any) -> Any:
+    """`lax.fori_loop`, whose counter would be three constants that stand alone (see `urc.numbers`)."""
+    more = lambda each: stop > each[0]
+    return lax.while_loop(more, lambda each: (each[0] + 1, step(*each)), (jnp.int32(start), carry))[1]
+
+
 def _by_radix(start: jax.Array, length: jax.Array) -> tuple[jax.Array, jax.Array]:
     """`_by_sort` for CPUs, whose sort is a call out of a kernel; in loops that touch a row at a time."""
     (rows,) = start.shape
+    bump = lambda ends, at, by: lax.dynamic_update_slice(ends, (ends[at] + by)[None], (at,))
 
     def gather(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         order, live = carry
         # a row without tokens is overwritten by the next one
-        return lax.dynamic_update_slice(order, jnp.asarray(i, jnp.int32)[None], (live,)), live + (length[i] > 0)
+        return lax.dynamic_update_slice(order, i[None], (live,)), live + (length[i] > 0)
 
-    def sorted_by(order: jax.Array, shift: int) -> jax.Array:
-        digit = lambda row: start[row] >> shift & (2**BITS - 1)
-        bump = lambda ends, at, by: lax.dynamic_update_slice(ends, (ends[at] + by)[None], (at,))
-        ends = lax.fori_loop(0, live, lambda i, ends: bump(ends, digit(order[i]), 1), jnp.zeros(2**BITS, jnp.int32))
-        ends = lax.fori_loop(1, 2**BITS, lambda i, ends: bump(ends, i, ends[i - 1]), ends)
+    def by_digit(i: jax.Array, order: jax.Array) -> jax.Array:
+        digit = lambda row: start[row] >> i * BITS & (2**BITS - 1)
+        ends = _for(0, live, lambda i, ends: bump(ends, digit(order[i]), 1), jnp.zeros(2**BITS, jnp.int32))
+        ends = _for(1, 2**BITS, lambda i, ends: bump(ends, i, ends[i - 1]), ends)
 
         def place(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             ends, out = carry
@@ -38,12 +47,10 @@ def _by_radix(start: jax.Array, length: jax.Array) -> tuple[jax.Array, jax.Array
             ends = bump(ends, digit(row), -1)
             return ends, lax.dynamic_update_slice(out, row[None], (ends[digit(row)],))
 
-        return lax.fori_loop(0, live, place, (ends, order))[1]
+        return _for(0, live, place, (ends, order))[1]
 
-    order, live = lax.fori_loop(0, rows, gather, (jnp.zeros(rows, jnp.int32), jnp.int32(0)))
-    for shift in range(0, 31, BITS):
-        order = sorted_by(order, shift)
-    return order, live
+    order, live = _for(0, rows, gather, (jnp.zeros(rows, jnp.int32), jnp.int32(0)))
+    return _for(0, -(-31 // BITS), by_digit, order), live
 
 
 def compact(state: CacheState, applies: jax.Array) -> CacheState:
@@ -67,7 +74,7 @@ def compact(state: CacheState, applies: jax.Array) -> CacheState:
             nodes = state.nodes.put(order[i], row | {"start": top})
             return state.replace(nodes=nodes, tokens=tokens, stores=stores), top + row["length"]
 
-        state, top = lax.fori_loop(0, live, move, (state, jnp.int32(0)))
+        state, top = _for(0, live, move, (state, jnp.int32(0)))
         return state.with_scalars(arena_top=top), jnp.bool_(False)
 
     return lax.while_loop(lambda carry: carry[1], body, (state, applies))[0]

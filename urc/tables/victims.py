@@ -8,6 +8,7 @@ of the same rows are kept side by side. Larger blocks would take less room and f
 the size up to which XLA makes one kernel of a loop (see `urc.tables.packed.STEPS`).
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -70,6 +71,12 @@ def _contenders(entries: jax.Array) -> tuple[jax.Array, ...]:
     return entries[..., WORDS] >= 0, *(entries[..., w] for w in range(WORDS + 1))
 
 
+def _differ(one: jax.Array, other: jax.Array) -> jax.Array:
+    """bool[]: two entries are not the same; word by word, as the function of a reduction would be three buffers."""
+    differ = one != other
+    return functools.reduce(lax.bitwise_or, [differ[i] for i in range(WORDS + 1)])
+
+
 def _first_of(start: jax.Array, contender: Callable[[jax.Array], tuple[jax.Array, ...]]) -> jax.Array:
     """Which (i32[]) of BLOCK places from `start` on has the first of `contender`s (is a candidate, words.., row).
 
@@ -118,10 +125,10 @@ def refresh(orders: jax.Array, which: int, table: Table, row: jax.Array, key_of:
         orders = lax.dynamic_update_slice(orders, new[None, None], (order, at, zero))
         above = (at - 1) >> SHIFT
         new = on_cpu(of_entries_in_turn, of_entries, orders, above * BLOCK + 1)
-        return orders, above, new, (at > 0) & jnp.any(new != entry(orders, above))
+        return orders, above, new, (at > 0) & _differ(new, entry(orders, above))
 
     at, new = _inner(rows) + block, on_cpu(of_rows_in_turn, of_rows)
-    changes = (row >= 0) & jnp.any(new != entry(orders, at))
+    changes = (row >= 0) & _differ(new, entry(orders, at))
     return lax.while_loop(lambda carry: carry[3], up, (orders, at, new, changes))[0]
 
 
