@@ -33,7 +33,7 @@ GIVEN: dict[str, tuple[tuple, dict[str, Any]]] = {
     "match_prefixes": ((shaped(ROWS, KEY + 2),), {}),
     "probe": ((shaped(KEY + 2),), {}),
     "probes": ((shaped(ROWS, KEY + 2),), {}),
-    "insert": ((shaped(INSERT), shaped(KEY), *SLOTS), {}),
+    "insert": ((shaped(KEY + INSERT), *SLOTS), {}),
     "inserts": ((shaped(ROWS, INSERT + N), shaped(ROWS, KEY), *BATCH), {}),
     "evict": ((shaped(N),), {}),
     "lock": ((shaped(2),), {}),
@@ -50,7 +50,7 @@ GIVEN: dict[str, tuple[tuple, dict[str, Any]]] = {
     "begin": ((shaped(KEY + 2),), {}),
     "begins": ((shaped(ROWS, KEY + 2),), {}),
     "reserve": ((shaped(N),), {"widths": (8, 8, 0)}),
-    "commit": ((shaped(INSERT + RECEIPT + 1), shaped(KEY), *SLOTS), {"finished": False}),
+    "commit": ((shaped(KEY + INSERT + RECEIPT + 1), *SLOTS), {"finished": False}),
     "step": (
         (shaped(ROWS, INSERT + RECEIPT + 3 + N), shaped(ROWS, KEY), shaped(ROWS, KEY + 3), *BATCH),
         {"width": KEY},

@@ -118,19 +118,14 @@ def _inserted(
     return state, (inserted.status, inserted.prefix_len, inserted.node.index, inserted.node.generation, *each)
 
 
-def _insert(state: CacheState, key: jax.Array, slots: Arrays, numbers: jax.Array) -> tuple[CacheState, jax.Array]:
-    names = _names(state)
-    held = dict(zip(names, slots, strict=True))
-    state, inserted = ops.insert(state, key, numbers[0], held, **_options(names, numbers))
-    state, fields = _inserted(state, inserted, numbers)
-    return state, jnp.stack(fields)
-
-
 @program(*NODES, reads=(), lone=True)
-def insert(state: CacheState, numbers: jax.Array, key: jax.Array, *slots: jax.Array) -> tuple[CacheState, Arrays]:
-    """`numbers`: see `_options`. `slots`: in the components' order."""
-    state, fields = _insert(state, key, slots, numbers)
-    return state, (fields,)
+def insert(state: CacheState, key: jax.Array, *slots: jax.Array) -> tuple[CacheState, Arrays]:
+    """`key`: a key, then numbers, see `_options`. `slots`: in the components' order."""
+    names = _names(state)
+    numbers, held = key[-(6 + 2 * len(names)) :], dict(zip(names, slots, strict=True))
+    state, inserted = insert_from(state, key, jnp.int32(0), numbers[0], held, **_options(names, numbers))
+    state, fields = _inserted(state, inserted, numbers)
+    return state, (jnp.stack(fields),)
 
 
 def _each_where_it_lies(
@@ -327,14 +322,14 @@ def reserve(state: CacheState, counts: jax.Array, *, widths: tuple[int, ...]) ->
 
 
 @program(*ALL)
-def commit(
-    state: CacheState, numbers: jax.Array, key: jax.Array, *slots: jax.Array, finished: bool
-) -> tuple[CacheState, Arrays]:
-    """`numbers`: as for an insert, then a receipt's, then whether the state may stay in the tree.
+def commit(state: CacheState, key: jax.Array, *slots: jax.Array, finished: bool) -> tuple[CacheState, Arrays]:
+    """`key`: a key, then numbers: as for an insert, then a receipt's, then whether the state may stay in the tree.
 
     What an insert returns; of a request that goes on a row, of that, (end, since.., left..), and its slots.
     """
     names, at = _names(state), 6 + 2 * len(state.config.components)
+    more = at + 3 + len(names) + 1
+    numbers = key[-more:]
     receipt, held = _receipt(state, numbers[at:]), dict(zip(names, slots, strict=True))
     options = _options(names, numbers)
     state, done = commit_from(
@@ -346,7 +341,7 @@ def commit(
     if finished:
         return state, (out,)
     node = jnp.maximum(done.receipt.node.index, ROOT)
-    return state, (in_rows.row_of(state, node, 0, out, row_form(state.config, len(key))),)
+    return state, (in_rows.row_of(state, node, 0, out, row_form(state.config, len(key) - more)),)
 
 
 @program(*ALL)

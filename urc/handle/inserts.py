@@ -78,7 +78,7 @@ class InsertCalls(TreeCalls):
         for name, handed in entry.handed.items():
             self._ledgers[name].demand_held(handed)
         padded, *held = self._filled(entry)
-        (out,) = self._call(compiled.insert, np.array(entry.numbers, np.int32), padded, *held)
+        (out,) = self._call(compiled.insert, padded, *held)
         status, prefix_len, index, generation, *each = np.asarray(out).tolist()
         self._buffers.give(padded, *held)
         self._demand_fits(status, entry.key, entry.numbers[2], prefix_len)
@@ -183,13 +183,18 @@ class InsertCalls(TreeCalls):
         return tuple(self._form(tokens).rooms.values())
 
     def _filled(self, entry: Entry) -> list[np.ndarray]:
-        """Buffers with a key, and slots of each component: of widths that go with the key's, however many there are."""
-        key = entry.key
-        padded = self._buffers.take(self._width(len(key)))
+        """Buffers with a key and the numbers behind it, and slots of each component.
+
+        They are of widths that go with the key's, however many slots there are.
+        """
+        key, _, all_handed, numbers = entry
+        columns = self._width(len(key))
+        padded = self._buffers.take(columns + len(numbers))
         padded[: len(key)] = key
+        padded[columns:] = numbers
         buffers = [padded]
-        for name, most in zip(self._names, self._rooms(len(padded)), strict=True):
-            handed, end = entry.handed[name], len(entry.given[name])
+        for name, most in self._form(columns).rooms.items():
+            handed, end = all_handed[name], len(entry.given[name])
             row = self._buffers.take(width(max(end, most)))
             row[end - len(handed) : end] = handed  # no other is looked at
             buffers.append(row)

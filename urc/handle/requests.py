@@ -291,7 +291,7 @@ class RequestCalls(SessionCalls):
         self._live(request)
         entry = self._committing(request, tokens, finished=finished, leave_state=leave_state, priority=priority)
         before, (padded, *held) = self._used(), self._filled(entry)
-        (out,) = self._call(compiled.commit, np.array(entry.numbers, np.int32), padded, *held, finished=finished)
+        (out,) = self._call(compiled.commit, padded, *held, finished=finished)
         row = np.asarray(out)
         fields = row[: self._committed_fields].tolist()
         self._buffers.give(padded, *held)
@@ -302,7 +302,7 @@ class RequestCalls(SessionCalls):
             name = component.name
             top = min(before[name] + component.copies_on_write, self.config.pool_room(name))
             free[name] = self._pool(name)[after[name] : top]
-        rows = None if finished else by_component(row, self._form(len(padded)))
+        rows = None if finished else by_component(row, self._form(self._width(len(entry.key))))
         return self._committed(request, entry, fields, rows, free)
 
     def _committing(
