@@ -19,7 +19,7 @@ from urc.ops.rows import Head, Layout, layout
 from urc.ops.slots import alloc_into
 from urc.program import ALL, Arrays, program
 from urc.state import ROOT, CacheState, NodeRef
-from urc.tables.packed import NULL, copy_run
+from urc.tables.packed import NULL, copy_run, none_null
 
 TREE = ("nodes", "heads", "scalars", "victims")
 HOLDS = ("nodes", "scalars", "victims")
@@ -120,10 +120,16 @@ def _inserted(
 
 @program(*NODES, reads=(), lone=True)
 def insert(state: CacheState, key: jax.Array, *slots: jax.Array) -> tuple[CacheState, Arrays]:
-    """`key`: a key, then numbers, see `_options`. `slots`: in the components' order."""
+    """`key`: a key, then numbers, see `_options`. `slots`: in the components' order.
+
+    BAD_PREFIX too if what is said not to be in the tree holds a negative token.
+    """
     names = _names(state)
     numbers, held = key[-(6 + 2 * len(names)) :], dict(zip(names, slots, strict=True))
-    state, inserted = insert_from(state, key, jnp.int32(0), numbers[0], held, **_options(names, numbers))
+    options = _options(names, numbers)
+    prev = options.pop("prev_prefix_len")
+    prev = jnp.where(none_null(key, prev, numbers[0]), prev, NULL)
+    state, inserted = insert_from(state, key, jnp.int32(0), numbers[0], held, prev_prefix_len=prev, **options)
     state, fields = _inserted(state, inserted, numbers)
     return state, (jnp.stack(fields),)
 

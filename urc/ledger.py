@@ -18,6 +18,9 @@ MOST_SLOTS = 2**28
 """Bound on the numbers of slots that a caller's own allocator gives out."""
 
 
+_COUNT = np.arange(1024, dtype=np.int32)
+
+
 def _places(slots: np.ndarray) -> np.ndarray:
     """Slots (i32[n]) as NumPy looks them up at the least cost; what is negative is large."""
     return slots.view(np.uint32).astype(np.intp)
@@ -76,7 +79,7 @@ class SlotLedger:
             where = {TREE: "in the tree already", FREE: "free: allocate it first", REQUEST: "a running request's"}
             where = where[int(holder[first])]
             raise InvalidInput(f"slot {int(slots[first])} of {self._name!r} is {where}")
-        index = np.arange(number, dtype=np.int32)
+        index = _COUNT[:number] if number <= len(_COUNT) else np.arange(number, dtype=np.int32)
         self._place[at] = index
         if np.count_nonzero(self._place[at] != index):
             twice = int(slots[np.flatnonzero(self._place[at] != index)[0]])

@@ -14,7 +14,6 @@ from urc.arguments import (
     by_name,
     count,
     counts,
-    demand_tokens,
     integers,
     rows_of,
     tokens_of,
@@ -94,7 +93,7 @@ class InsertCalls(TreeCalls):
         evicted_len: Mapping[str, int],
         priority: int,
     ) -> Entry:
-        """What goes into an insert, checked but for who holds the slots."""
+        """What goes into an insert, checked but for who holds the slots, and that the tokens are >= 0."""
         config = self.config
         key, space = integers("tokens", tokens), self._namespaces.number(namespace)
         length = len(key)
@@ -104,7 +103,6 @@ class InsertCalls(TreeCalls):
         prev = count("prev_prefix_len", prev_prefix_len)
         if prev > whole:
             raise InvalidInput(f"prev_prefix_len is {prev}, but the key has {whole} tokens in whole pages")
-        demand_tokens(key[prev:], [key])  # of the prefix that the tree is said to hold, the program finds out
         by_name("slots", slots, self._names)
         evicted = self._evicted_len(evicted_len)
         options = [prev, count("inserted_len", inserted_len), count("priority", priority, -MAX_INT32 - 1)]
@@ -214,7 +212,7 @@ class InsertCalls(TreeCalls):
         """InvalidInput or CacheFull unless an insert went through."""
         config = self.config
         if status == Status.BAD_PREFIX:
-            tokens_of(key, len(key))
+            tokens_of(key, len(key))  # where one is negative, it is that
             raise InvalidInput(
                 f"prev_prefix_len is {prev}, but the tree holds only {prefix_len} tokens of this key: "
                 "match again and keep the match locked until the insert"
