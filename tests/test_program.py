@@ -30,9 +30,9 @@ SLOTS = (shaped(KEY), shaped(KEY), shaped(1))
 BATCH = tuple(shaped(ROWS, *each.shape) for each in SLOTS)
 GIVEN: dict[str, tuple[tuple, dict[str, Any]]] = {
     "match_prefix": ((shaped(KEY + 2),), {}),
-    "match_prefixes": ((shaped(ROWS, KEY + 2),), {}),
+    "match_prefixes": ((shaped(ROWS, KEY + 3),), {}),
     "probe": ((shaped(KEY + 2),), {}),
-    "probes": ((shaped(ROWS, KEY + 2),), {}),
+    "probes": ((shaped(ROWS, KEY + 3),), {}),
     "insert": ((shaped(KEY + INSERT), *SLOTS), {}),
     "inserts": ((shaped(ROWS, INSERT + N), shaped(ROWS, KEY), *BATCH), {}),
     "evict": ((shaped(N),), {}),
@@ -47,12 +47,12 @@ GIVEN: dict[str, tuple[tuple, dict[str, Any]]] = {
     "close_session": ((shaped(2),), {}),
     "alloc": ((shaped(),), {"name": "full", "width": 8}),
     "free": ((shaped(8), shaped()), {"name": "full"}),
-    "begin": ((shaped(KEY + 2),), {}),
-    "begins": ((shaped(ROWS, KEY + 2),), {}),
+    "begin": ((shaped(KEY + 3),), {}),
+    "begins": ((shaped(ROWS, KEY + 3),), {}),
     "reserve": ((shaped(N),), {"widths": (8, 8, 0)}),
     "commit": ((shaped(KEY + INSERT + RECEIPT + 1), *SLOTS), {"finished": False}),
     "step": (
-        (shaped(ROWS, INSERT + RECEIPT + 3 + N), shaped(ROWS, KEY), shaped(ROWS, KEY + 3), *BATCH),
+        (shaped(ROWS, INSERT + RECEIPT + 3 + N), shaped(ROWS, KEY), shaped(ROWS, KEY + 4), *BATCH),
         {"width": KEY},
     ),
     "abort": ((shaped(N + RECEIPT), *[shaped(8)] * N), {}),

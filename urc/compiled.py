@@ -15,7 +15,7 @@ from urc.ops import in_rows
 from urc.ops.insert import insert_from
 from urc.ops.match import Match
 from urc.ops.request import commit_from, reserve_into
-from urc.ops.rows import Head, Layout, layout
+from urc.ops.rows import Head, Keys, Layout, layout
 from urc.ops.slots import alloc_into
 from urc.program import ALL, Arrays, program
 from urc.state import ROOT, CacheState, NodeRef
@@ -71,11 +71,24 @@ def match_prefix(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]
     return state, (row,)
 
 
+def _keys(batch: jax.Array, more: int = 0) -> tuple[Keys, jax.Array]:
+    """B keys, and `more` numbers of each (i32[B, more]), out of an array i32[B, W + 3 + more].
+
+    It is filled from the first entry on with the keys, one right after the other, and at its end are the numbers of
+    each: (where it begins, numbers.., length, namespace).
+    """
+    number, columns = batch.shape
+    width, flat = columns - 3 - more, batch.reshape(-1)
+    numbers = flat[number * width :].reshape(number, 3 + more)
+    keys = Keys(flat, numbers[:, 0], numbers[:, -2], numbers[:, -1], width)
+    return keys, numbers[:, 1:-2]
+
+
 @program(*TREE, reads=("tokens", "stores"))
-def match_prefixes(state: CacheState, keys: jax.Array) -> tuple[CacheState, Arrays]:
-    """`keys`: [B, ..] of what `match_prefix` takes. Returns B rows."""
-    form = row_form(state.config, keys.shape[1] - 2)
-    state, rows = in_rows.match_prefixes(state, keys, keys[:, -2], keys[:, -1], _of_match(state), form)
+def match_prefixes(state: CacheState, batch: jax.Array) -> tuple[CacheState, Arrays]:
+    """`batch`: see `_keys`. Returns B rows."""
+    keys, _ = _keys(batch)
+    state, rows = in_rows.match_prefixes(state, keys, _of_match(state), row_form(state.config, keys.width))
     return state, (rows,)
 
 
@@ -87,10 +100,10 @@ def probe(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
 
 
 @program(reads=NODES)
-def probes(state: CacheState, keys: jax.Array) -> tuple[CacheState, Arrays]:
-    """`keys`: [B, ..] of what `probe` takes. Returns B rows."""
-    form = row_form(state.config, keys.shape[1] - 2)
-    return state, (in_rows.probes(state, keys, keys[:, -2], keys[:, -1], _of_match(state), form),)
+def probes(state: CacheState, batch: jax.Array) -> tuple[CacheState, Arrays]:
+    """`batch`: see `_keys`. Returns B rows."""
+    keys, _ = _keys(batch)
+    return state, (in_rows.probes(state, keys, _of_match(state), row_form(state.config, keys.width)),)
 
 
 def _options(names: list[str], numbers: jax.Array) -> dict[str, Any]:
@@ -301,17 +314,17 @@ def _of_begun(state: CacheState) -> Head:
 
 @program(*EVICTS)
 def begin(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
-    """`key`: a key, then (length, namespace). Returns a row."""
-    form = row_form(state.config, len(key) - 2)
+    """`key`: a key, then (0, length, namespace), as `_keys` has it of one. Returns a row."""
+    form = row_form(state.config, len(key) - 3)
     state, row = in_rows.begin(state, key, key[-2], key[-1], _of_begun(state), form)
     return state, (row,)
 
 
 @program(*EVICTS)
-def begins(state: CacheState, keys: jax.Array) -> tuple[CacheState, Arrays]:
-    """`keys`: [B, ..] of what `begin` takes; a length of -1 stands for no request. Returns B rows."""
-    form = row_form(state.config, keys.shape[1] - 2)
-    state, rows = in_rows.begins(state, keys, keys[:, -2], keys[:, -1], _of_begun(state), form)
+def begins(state: CacheState, batch: jax.Array) -> tuple[CacheState, Arrays]:
+    """`batch`: see `_keys`; a length of -1 stands for no request. Returns B rows."""
+    keys, _ = _keys(batch)
+    state, rows = in_rows.begins(state, keys, _of_begun(state), row_form(state.config, keys.width))
     return state, (rows,)
 
 
@@ -363,7 +376,7 @@ def step(
 
     `finishing`: [F, ..] of a commit's numbers, and before the last of them (row, generation) of the session that refers
     to it then, or (NULL, 0); `done`: [F, ..], the keys, and `slots` of theirs, [F, ..] each; a prev_prefix_len of -1:
-    none. `beginning`: [B, ..], a key, then (tokens beyond it, length, namespace); a length of -1: none. Returns what
+    none. `beginning`: see `_keys`, with the tokens beyond each; a length of -1: none. Returns what
     an insert returns of each; and rows as `begins` does, for keys of `width` tokens, slots taken behind those matched.
     """
     names, at = _names(state), 6 + 2 * len(state.config.components)
@@ -388,9 +401,8 @@ def step(
         return state, jnp.stack(fields)
 
     state, finished = _each_where_it_lies(state, finish, finishing, done, slots)
-    more, lengths, spaces = beginning[:, -3], beginning[:, -2], beginning[:, -1]
-    form = row_form(state.config, width)
-    state, rows = in_rows.admits(state, beginning, lengths, more, spaces, _of_begun(state), form)
+    keys, more = _keys(beginning, more=1)
+    state, rows = in_rows.admits(state, keys, more[:, 0], _of_begun(state), row_form(state.config, width))
     return state, (finished, rows)
 
 

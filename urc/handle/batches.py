@@ -70,8 +70,7 @@ class BatchCalls(RequestCalls):
         count("the tokens of a request", max(map(len, rows), default=0) + more, 0, self.config.max_key_len)
         if not requests and not rows:
             return Step(CommitBatch(InsertBatch(np.empty((0, 4), np.int32), {})), [])
-        beginning[len(rows) :, -2] = -1
-        columns = beginning.shape[1] - 3
+        columns = beginning.shape[1] - 4
         room = columns + (width(more) if more else 0)
         numbers, done, held = self._stacked(commits, like=rows)
         before = self._used()

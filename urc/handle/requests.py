@@ -49,11 +49,10 @@ class RequestCalls(SessionCalls):
         self._demand_beginning(sessions)
         if not number:
             return []
-        padded[number:, -2] = -1
         before = self._used()
         lone = number == 1
         (out,) = self._call(compiled.begin, padded[0]) if lone else self._call(compiled.begins, padded)
-        found, form = np.asarray(out), self._form(padded.shape[1] - 2)
+        found, form = np.asarray(out), self._form(padded.shape[1] - 3)
         self._buffers.give(padded)
         self._settle_freed(before)
         found = found[None] if lone else found[:number]

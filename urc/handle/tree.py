@@ -1,5 +1,6 @@
 """Calls that find, change and protect what is in the tree."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -67,7 +68,7 @@ class TreeCalls(StateOwner):
         self, program: Program, keys: Sequence[Tokens], namespaces: Sequence[Namespace] | None
     ) -> MatchBatch:
         keys, batch = self._batch(keys, namespaces)
-        form = self._form(batch.shape[1] - 2)
+        form = self._form(batch.shape[1] - 3)
         if not keys:
             return MatchBatch(self.config, np.empty((0, form.size), np.int32), form)
         (out,) = self._call(program, batch)
@@ -194,7 +195,7 @@ class TreeCalls(StateOwner):
         *numbers: int,
         like: Sequence[np.ndarray] = (),
     ) -> tuple[list[np.ndarray], np.ndarray]:
-        """The keys; and as rows of a buffer, padded, each with (numbers.., length, namespace) at its end.
+        """The keys; and as compiled functions take many (`compiled._keys`), with `numbers` for each.
 
         With room for keys `like` these.
         """
@@ -203,16 +204,22 @@ class TreeCalls(StateOwner):
         if len(spaces) != len(rows):
             raise InvalidInput(f"{len(rows)} keys need as many namespaces, got {len(spaces)}")
         batch, columns = self._shape(rows, like)
-        padded = self._buffers.take(batch, columns + len(numbers) + 2)
-        for row, key in zip(padded, rows, strict=False):
-            row[: len(key)] = key
-        demand_tokens(padded[: len(rows), : max(map(len, rows), default=0)], rows)
-        padded[:, columns:] = 0
+        each, number = 3 + len(numbers), len(rows)
+        padded = self._buffers.take(batch, columns + each)
+        flat, lengths = padded.reshape(-1), list(map(len, rows))
+        ends = list(itertools.accumulate(lengths))
+        if rows:
+            tokens = np.concatenate(rows, out=flat[: ends[-1]])
+            demand_tokens(tokens, rows)
+        beside = flat[batch * columns :].reshape(batch, each)
+        beside[:] = 0
+        beside[1:number, 0] = ends[:-1]
         if numbers:
-            padded[: len(rows), columns:-2] = numbers
-        padded[: len(rows), -2] = list(map(len, rows))
+            beside[:number, 1:-2] = numbers
+        beside[:number, -2] = lengths
+        beside[number:, -2] = -1
         if namespaces is not None:
-            padded[: len(rows), -1] = [self._namespaces.number(space, new=False) for space in spaces]
+            beside[:number, -1] = [self._namespaces.number(space, new=False) for space in spaces]
         return rows, padded
 
     def _shape(self, keys: Sequence[np.ndarray], like: Sequence[np.ndarray]) -> tuple[int, int]:

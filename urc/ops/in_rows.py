@@ -13,7 +13,7 @@ from jax import lax
 from urc.ops import match as matches
 from urc.ops import request as requests
 from urc.ops.match import probed, settle_without_slots, used_cut, walk_of
-from urc.ops.rows import Head, Layout, each_in_place, write_slots
+from urc.ops.rows import Head, Keys, Layout, each_in_place, write_slots
 from urc.ops.walk import Walk, key_length, whole_page
 from urc.state import CacheState
 from urc.tables.packed import NULL, none_null, on_cpu, read_first
@@ -62,9 +62,7 @@ def match_prefix(
     return state, row_of(state, match.node.index, 0, head(_or_refused(match, fine)), form)
 
 
-def match_prefixes(
-    state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array, head: Head, form: Layout
-) -> tuple[CacheState, jax.Array]:
+def match_prefixes(state: CacheState, keys: Keys, head: Head, form: Layout) -> tuple[CacheState, jax.Array]:
     """`urc.ops.match_prefixes`."""
 
     def one(state: CacheState, _: jax.Array, walk: Callable[[CacheState], Walk]) -> tuple:
@@ -72,11 +70,11 @@ def match_prefixes(
         return state, (), head(match), match.node.index, jnp.int32(0)
 
     def in_turn(state: CacheState) -> tuple[CacheState, jax.Array]:
-        state, _, out = each_in_place(state, keys, lengths, namespaces, one, form)
+        state, _, out = each_in_place(state, keys, one, form)
         return state, out.reshape(-1, form.size)
 
     def together(state: CacheState) -> tuple[CacheState, jax.Array]:
-        state, match = matches.side_by_side(state, keys, lengths, namespaces)
+        state, match = matches.side_by_side(state, keys.rows(), keys.lengths, keys.namespaces)
         return state, joined(head(match), match.slots, form)
 
     return on_cpu(in_turn, together, state)
@@ -92,9 +90,7 @@ def probe(
     return row_of(state, found.usable, used_cut(found), head(_or_refused(probed(state, found), fine)), form)
 
 
-def probes(
-    state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array, head: Head, form: Layout
-) -> jax.Array:
+def probes(state: CacheState, keys: Keys, head: Head, form: Layout) -> jax.Array:
     """`urc.ops.probes`."""
 
     def one(_: CacheState, i: jax.Array, walk: Callable[[CacheState], Walk]) -> tuple:
@@ -102,10 +98,10 @@ def probes(
         return state, (), head(probed(state, found)), found.usable, used_cut(found)
 
     def in_turn(state: CacheState) -> jax.Array:
-        return each_in_place(state, keys, lengths, namespaces, one, form)[2].reshape(-1, form.size)
+        return each_in_place(state, keys, one, form)[2].reshape(-1, form.size)
 
     def together(state: CacheState) -> jax.Array:
-        match = matches.probes(state, keys, lengths, namespaces=namespaces)
+        match = matches.probes(state, keys.rows(), keys.lengths, namespaces=keys.namespaces)
         return joined(head(match), match.slots, form)
 
     return on_cpu(in_turn, together, state)
@@ -123,45 +119,37 @@ def begin(
     return state, row_of(state, begun.match.node.index, 0, head(begun), form)
 
 
-def begins(
-    state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array, head: Head, form: Layout
-) -> tuple[CacheState, jax.Array]:
+def begins(state: CacheState, keys: Keys, head: Head, form: Layout) -> tuple[CacheState, jax.Array]:
     """`urc.ops.begins`."""
 
     def in_turn(state: CacheState) -> tuple[CacheState, jax.Array]:
-        state, _, out = requests.begin_each(state, keys, lengths, namespaces, form, head)
+        state, _, out = requests.begin_each(state, keys, form, head)
         return state, out.reshape(-1, form.size)
 
     def together(state: CacheState) -> tuple[CacheState, jax.Array]:
-        state, begun = requests.begins(state, keys, lengths, namespaces=namespaces)
+        state, begun = requests.begins(state, keys.rows(), keys.lengths, namespaces=keys.namespaces)
         return state, joined(head(begun), begun.match.slots, form)
 
     return on_cpu(in_turn, together, state)
 
 
-def admits(
-    state: CacheState,
-    keys: jax.Array,
-    lengths: jax.Array,
-    more: jax.Array,
-    namespaces: jax.Array,
-    head: Head,
-    form: Layout,
-) -> tuple[CacheState, jax.Array]:
+def admits(state: CacheState, keys: Keys, more: jax.Array, head: Head, form: Layout) -> tuple[CacheState, jax.Array]:
     """`urc.ops.admits`; in each row the slots taken follow those matched."""
     config = state.config
     rest = [component for component in config.components if not component.copies_on_write]
     widths = {component.name: form.rooms[component.name] for component in rest}
 
     def in_turn(state: CacheState) -> tuple[CacheState, jax.Array]:
-        state, begun, out = requests.begin_each(state, keys, lengths, namespaces, form)
+        state, begun, out = requests.begin_each(state, keys, form)
         place = lambda i, c, matched: i * form.size + form.places[c.name] + c.needed(0, matched)
-        state, out, *_ = requests.admit_each(state, begun, lengths + more, out, place, widths, head)
+        state, out, *_ = requests.admit_each(state, begun, keys.lengths + more, out, place, widths, head)
         return state, out.reshape(-1, form.size)
 
     def together(state: CacheState) -> tuple[CacheState, jax.Array]:
         width = max(widths.values())
-        state, begun, taken = requests.admits(state, keys, lengths, more=more, namespaces=namespaces, width=width)
+        state, begun, taken = requests.admits(
+            state, keys.rows(), keys.lengths, more=more, namespaces=keys.namespaces, width=width
+        )
         slots: dict[str, Any] = dict(begun.match.slots)
         for component in rest:
             name, room = component.name, widths[component.name]

@@ -12,7 +12,7 @@ from urc.config import CacheConfig
 from urc.errors import Stop
 from urc.ops import parallel
 from urc.ops.path import NOTHING, refresh_path, stamp, walk_up
-from urc.ops.rows import by_component, each_in_place, layout, read_slots
+from urc.ops.rows import Keys, by_component, each_in_place, layout, read_slots
 from urc.ops.split import cut_node
 from urc.ops.walk import Walk, key_length, walk, whole_page
 from urc.state import CacheState, NodeRef
@@ -133,8 +133,8 @@ def _in_turn(state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces:
         state, match = settle_without_slots(state, read_first(state.true(), walk_of, state))
         return state, match, None, match.node.index, jnp.int32(0)
 
-    form = layout(state.config, keys.shape[1])
-    state, matches, out = each_in_place(state, keys, lengths, namespaces, one, form)
+    form, queries = layout(state.config, keys.shape[1]), Keys.of(state.config, keys, lengths, namespaces)
+    state, matches, out = each_in_place(state, queries, one, form)
     return state, matches.replace(slots=by_component(out.reshape(-1, form.size), form))
 
 
@@ -193,8 +193,8 @@ def probes(state: CacheState, keys: jax.Array, lengths: jax.Array, *, namespaces
             found = walk_of(state)
             return state, probed(state, found), None, found.usable, used_cut(found)
 
-        form = layout(state.config, keys.shape[1])
-        _, matches, out = each_in_place(state, keys, lengths, namespaces, one, form)
+        form, queries = layout(state.config, keys.shape[1]), Keys.of(state.config, keys, lengths, namespaces)
+        _, matches, out = each_in_place(state, queries, one, form)
         return matches.replace(slots=by_component(out.reshape(-1, form.size), form))
 
     def side_by_side(state: CacheState) -> Match:

@@ -14,7 +14,7 @@ from urc.ops.evict import Evicted, evict
 from urc.ops.insert import Inserted, insert_from
 from urc.ops.lock import Receipt, lock, unlock
 from urc.ops.match import Match, settle, settle_without_slots
-from urc.ops.rows import Head, Layout, by_component, each_in_place, layout, read_slots
+from urc.ops.rows import Head, Keys, Layout, by_component, each_in_place, layout, read_slots
 from urc.ops.slots import alloc_into, free
 from urc.ops.walk import Walk, front_part, key_length, walk, whole_page
 from urc.state import ROOT, CacheState, NodeRef
@@ -179,26 +179,21 @@ def _begins_in_place(
     state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array
 ) -> tuple[CacheState, Begun]:
     form = layout(state.config, keys.shape[1])
-    state, begun, out = begin_each(state, keys, lengths, namespaces, form)
+    state, begun, out = begin_each(state, Keys.of(state.config, keys, lengths, namespaces), form)
     return state, begun.replace(match=begun.match.replace(slots=by_component(out.reshape(-1, form.size), form)))
 
 
 def begin_each(
-    state: CacheState,
-    keys: jax.Array,
-    lengths: jax.Array,
-    namespaces: jax.Array,
-    form: Layout,
-    head: Head | None = None,
+    state: CacheState, keys: Keys, form: Layout, head: Head | None = None
 ) -> tuple[CacheState, Begun, jax.Array]:
     """`begins` as `each_in_place` returns it: what began, without a match's slots, and rows, with `head` if given."""
-    wanted = jnp.asarray(lengths, jnp.int32) >= 0
+    wanted = jnp.asarray(keys.lengths, jnp.int32) >= 0
 
     def one(state: CacheState, i: jax.Array, walk_of: Callable[[CacheState], Walk]) -> tuple:
         state, begun = begin_one(state, wanted[i], walk_of, settle_without_slots)
         return state, begun, None if head is None else head(begun), begun.match.node.index, jnp.int32(0)
 
-    return each_in_place(state, keys, lengths, namespaces, one, form)
+    return each_in_place(state, keys, one, form)
 
 
 def admits(

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from urc.config import CacheConfig
-from urc.ops.walk import Walk, front_part, key_length, walk, whole_page
+from urc.ops.walk import Walk, front_part, walk, whole_page, whole_pages
 from urc.state import CacheState
-from urc.tables.packed import NULL, Row, cells
+from urc.tables.packed import NULL, Row, cells, run
 
 _ALIGNMENT = 16
 """Entries: slots begin where a CPU's vectors do."""
@@ -91,29 +91,46 @@ One = Callable[
 with (i32[k], or None), and the node to the end of whose path, or how far into which, slots are wanted."""
 
 
-def each_in_place(
-    state: CacheState, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array, one: One, form: Layout
-) -> tuple[CacheState, Any, jax.Array]:
+class Keys(NamedTuple):
+    """B keys in one array."""
+
+    tokens: jax.Array  # i32[n]
+    bases: jax.Array  # i32[B], where each begins; from there on there is a page at least
+    lengths: jax.Array  # i32[B], tokens; those in whole pages count
+    namespaces: jax.Array  # i32[B]
+    width: int  # the most tokens of one
+
+    @classmethod
+    def of(cls, config: CacheConfig, keys: jax.Array, lengths: jax.Array, namespaces: jax.Array) -> "Keys":
+        """Of rows i32[B, K]."""
+        padded = jax.vmap(lambda key: whole_page(key, config))(keys)
+        bases = jnp.arange(len(keys), dtype=jnp.int32) * padded.shape[1]
+        return cls(padded.reshape(-1), bases, lengths, namespaces, keys.shape[1])
+
+    def rows(self) -> jax.Array:
+        """i32[B, width]; what lies behind a key is any token."""
+        return jax.vmap(lambda base: run(self.tokens, base, self.width))(self.bases)
+
+
+def each_in_place(state: CacheState, keys: Keys, one: One, form: Layout) -> tuple[CacheState, Any, jax.Array]:
     """B keys in turn, which are read, and slots written, where they lie: none of them is copied.
 
     Returns the state, all results, and the rows, one after the other (i32[B * form.size]).
     """
-    number = keys.shape[0]
-    padded = jax.vmap(lambda key: whole_page(key, state.config))(keys)
-    flat, lengths = padded.reshape(-1), key_length(lengths, keys, state.config)
+    number = len(keys.bases)
+    lengths = whole_pages(jnp.clip(jnp.asarray(keys.lengths, jnp.int32), 0, keys.width), state.config)
 
     def step(carry: tuple[CacheState, jax.Array], query: tuple[jax.Array, ...]) -> tuple[Any, Any]:
         state, out = carry
-        i, length, namespace = query
-        base = i * padded.shape[1]
-        walk_of = lambda s: walk(s.config, s.nodes, s.heads, s.tokens, flat, length, namespace, base)
+        i, base, length, namespace = query
+        walk_of = lambda s: walk(s.config, s.nodes, s.heads, s.tokens, keys.tokens, length, namespace, base)
         state, result, head, node, cut = one(state, i, walk_of)
         out = write_slots(state, node, cut, out, i * form.size, form)
         if head is not None:
             out = lax.dynamic_update_slice(out, head, (i * form.size,))
         return (state, out), result
 
-    queries = jnp.arange(number, dtype=jnp.int32), lengths, namespaces
+    queries = jnp.arange(number, dtype=jnp.int32), keys.bases, lengths, keys.namespaces
     out = jnp.full(number * form.size, NULL, jnp.int32)
     (state, out), results = lax.scan(step, (state, out), queries)
     return state, results, out

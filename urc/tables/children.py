@@ -5,11 +5,14 @@ never overflows: the only limit is the number of rows. A hash only ever narrows 
 compares tokens.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from urc.kernel import inside
 from urc.tables.packed import NULL, Table, on_cpu
 
 
@@ -18,13 +21,22 @@ def buckets(rows: int) -> int:
     return 1 << max(3, (2 * rows - 1).bit_length())
 
 
-def _summed(words: jax.Array, places: jax.Array | np.ndarray) -> jax.Array:
-    """Tokens (i32[n]), each mixed with an odd multiplier of its place in the page (u32[n]), added up (u32[])."""
+_UNROLLED = 64
+"""Tokens of a page that are hashed in one expression, where all is one kernel anyway."""
+
+
+def _mixed_words(words: jax.Array, places: jax.Array | np.ndarray) -> jax.Array:
+    """Tokens (i32[n]), each mixed with an odd multiplier of its place in the page (u32[n]): u32[n]."""
     weights = (places + np.uint32(1)) * np.uint32(0x9E3779B1)
     weights = (weights ^ (weights >> 15)) * np.uint32(0x85EBCA6B) | np.uint32(1)
     words = words.astype(jnp.uint32)
     words = (words ^ (words >> 15)) * weights
-    return jnp.sum(words ^ (words >> 13), dtype=jnp.uint32)
+    return words ^ (words >> 13)
+
+
+def _summed(words: jax.Array, places: jax.Array | np.ndarray) -> jax.Array:
+    """Tokens (i32[n]), mixed and added up (u32[])."""
+    return jnp.sum(_mixed_words(words, places), dtype=jnp.uint32)
 
 
 def mixed(parent: jax.Array, namespace: jax.Array, page: jax.Array) -> jax.Array:
@@ -45,7 +57,7 @@ def page_hash(parent: jax.Array, namespace: jax.Array, page: jax.Array) -> jax.A
 
 
 def edge_hash(parent: jax.Array, namespace: jax.Array, tokens: jax.Array, at: jax.Array, page_size: int) -> jax.Array:
-    """`page_hash` of the page at tokens[at : at+page_size], on a CPU read token by token (see `packed.STEP`)."""
+    """`page_hash` of the page at tokens[at : at+page_size], on a CPU read token by token (see `packed.STEPS`)."""
 
     def whole(tokens: jax.Array, at: jax.Array) -> jax.Array:
         return _summed(lax.dynamic_slice(tokens, (at,), (page_size,)), np.arange(page_size, dtype=np.uint32))
@@ -58,7 +70,12 @@ def edge_hash(parent: jax.Array, namespace: jax.Array, tokens: jax.Array, at: ja
 
         return lax.while_loop(lambda carry: carry[0] < page_size, step, (jnp.uint32(0), jnp.uint32(0)))[1]
 
-    small = whole if page_size <= 4 else in_steps
+    def unrolled(tokens: jax.Array, at: jax.Array) -> jax.Array:
+        words = _mixed_words(lax.dynamic_slice(tokens, (at,), (page_size,)), np.arange(page_size, dtype=np.uint32))
+        return functools.reduce(lax.add, [words[i] for i in range(page_size)])
+
+    some = whole if page_size <= 4 else in_steps
+    small = unrolled if inside() and page_size <= _UNROLLED else some
     return mixed(parent, namespace, on_cpu(small, whole, tokens, at))
 
 

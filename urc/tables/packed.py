@@ -196,9 +196,9 @@ def _union(bits: jax.Array) -> jax.Array:
     """The bits (i32[]) that any of i32[n], a power of two, has; folded, so that a CPU's vectors are made use of."""
     lanes = min(len(bits), 16)
     parts = [bits[i : i + lanes] for i in range(0, len(bits), lanes)]
-    if len(parts) > 1:
+    if len(parts) > 1 or not inside():
         return lax.reduce(functools.reduce(lax.bitwise_or, parts), np.int32(0), lax.bitwise_or, (0,))
-    while len(bits) > 1:  # the function of a reduction would be three more buffers
+    while len(bits) > 1:  # in a kernel the function of a reduction is three more buffers
         bits = bits[: len(bits) // 2] | bits[len(bits) // 2 :]
     return bits[0]
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from urc.kernel import inside
 from urc.tables.packed import NULL, Row, Table, on_cpu
 
 SHIFT = 2
@@ -72,8 +73,10 @@ def _contenders(entries: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def _differ(one: jax.Array, other: jax.Array) -> jax.Array:
-    """bool[]: two entries are not the same; word by word, as the function of a reduction would be three buffers."""
+    """bool[]: two entries are not the same. In a kernel word by word: a reduction's function would be three buffers."""
     differ = one != other
+    if not inside():
+        return jnp.any(differ)
     return functools.reduce(lax.bitwise_or, [differ[i] for i in range(WORDS + 1)])
 
 
