@@ -11,7 +11,7 @@ import urc
 from tests.test_program import CONFIG, GIVEN, KEY, PROGRAMS
 from urc import kernel
 from urc import state as states
-from urc.ops.compact import _by_radix
+from urc.ops.compact import by_radix
 from urc.policies import Policy
 from urc.program import StateArrays
 from urc.tables.packed import common_run, copy_run, move_run, none_null
@@ -152,7 +152,8 @@ def test_rows_are_sorted_by_where_their_runs_start():
     random = np.random.default_rng(5)
     start = random.choice(2**31 - 1, 3000, replace=False).astype(np.int32)
     length = random.integers(0, 2, 3000).astype(np.int32)
-    order, live = jax.jit(_by_radix)(start, length)
+    sort = lambda start, length, room: by_radix(start.__getitem__, length.__getitem__, room)
+    order, live = jax.jit(sort)(start, length, np.full(6000, -1, np.int32))
     rows = np.flatnonzero(length)
     assert int(live) == len(rows)
     np.testing.assert_array_equal(order[: len(rows)], rows[np.argsort(start[rows])])
