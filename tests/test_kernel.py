@@ -9,7 +9,7 @@ import pytest
 
 import urc
 from tests.test_program import CONFIG, GIVEN, KEY, PROGRAMS
-from urc import kernel
+from urc import kernel, numbers
 from urc import state as states
 from urc.ops.compact import by_radix
 from urc.policies import Policy
@@ -61,7 +61,7 @@ def standing_alone(text: str) -> int:
 @pytest.mark.parametrize("name", ["match_prefix", "insert", "lock", "evict"])
 def test_few_constants_stand_alone(name, monkeypatch):
     few = standing_alone(text_of(name))
-    monkeypatch.setattr(kernel, "numbers_in", lambda jaxpr: None)
+    monkeypatch.setattr(numbers, "numbers_in", lambda jaxpr: None)
     PROGRAMS[name]._made.clear()
     many = standing_alone(text_of(name))
     PROGRAMS[name]._made.clear()

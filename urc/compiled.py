@@ -8,14 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from urc import ops
-from urc.config import CacheConfig
 from urc.errors import Status
-from urc.kernel import inside
+from urc.leads import names_of, of_begun, of_match, row_form, since_of
 from urc.ops import in_rows
 from urc.ops.insert import insert_from
-from urc.ops.match import Match
 from urc.ops.request import commit_from, reserve_into
-from urc.ops.rows import Head, Keys, Layout, layout
+from urc.ops.rows import Keys
 from urc.ops.slots import alloc_into
 from urc.program import ALL, Arrays, program
 from urc.state import ROOT, CacheState, NodeRef
@@ -29,37 +27,6 @@ EVICTS = (*TREE, "sessions", "stores")
 NODES = ("nodes", "heads", "tokens", "scalars", "victims", "stores")
 
 
-def _names(state: CacheState) -> list[str]:
-    return [component.name for component in state.config.components]
-
-
-def row_form(config: CacheConfig, tokens: int) -> Layout:
-    """Where in a row of results the numbers and the slots lie, for keys of at most `tokens` tokens."""
-    return layout(config, tokens, lead=8 + 5 * len(config.components))
-
-
-def _numbers(names: list[str], match: Match) -> list[jax.Array]:
-    """node, generation, device_len, full_len, branching_len, stop, hits..: i32[..] each."""
-    node = (match.node.index, match.node.generation)
-    hits = [match.hits[name] for name in names]
-    return [*node, match.device_len, match.full_len, match.branching_len, match.stop, *hits]
-
-
-def _side_by_side(fields: list[jax.Array]) -> jax.Array:
-    """Numbers (i32[..] each) on the last axis."""
-    if inside():
-        return jnp.stack(fields, axis=-1)
-    lane, out = np.arange(len(fields)), jnp.zeros((), jnp.int32)
-    for i, field in enumerate(fields):
-        out = jnp.where(lane == i, field[..., None], out)  # and not stacked, which is a kernel for each
-    return out
-
-
-def _of_match(state: CacheState) -> Head:
-    """A row begins with a match's numbers."""
-    return lambda match: _side_by_side(_numbers(_names(state), match))
-
-
 @program(*TREE, reads=("tokens", "stores"), lone=True)
 def match_prefix(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
     """`key`: a key, then (length, namespace), which lie behind its length: cutting them off would be a copy.
@@ -67,7 +34,7 @@ def match_prefix(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]
     Returns a row: a match's numbers, and its slots.
     """
     form = row_form(state.config, len(key) - 2)
-    state, row = in_rows.match_prefix(state, key, key[-2], key[-1], _of_match(state), form)
+    state, row = in_rows.match_prefix(state, key, key[-2], key[-1], of_match(state), form)
     return state, (row,)
 
 
@@ -88,7 +55,7 @@ def _keys(batch: jax.Array, more: int = 0) -> tuple[Keys, jax.Array]:
 def match_prefixes(state: CacheState, batch: jax.Array) -> tuple[CacheState, Arrays]:
     """`batch`: see `_keys`. Returns B rows."""
     keys, _ = _keys(batch)
-    state, rows = in_rows.match_prefixes(state, keys, _of_match(state), row_form(state.config, keys.width))
+    state, rows = in_rows.match_prefixes(state, keys, of_match(state), row_form(state.config, keys.width))
     return state, (rows,)
 
 
@@ -96,14 +63,14 @@ def match_prefixes(state: CacheState, batch: jax.Array) -> tuple[CacheState, Arr
 def probe(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
     """`key`: a key, then (length, namespace). Returns a row."""
     form = row_form(state.config, len(key) - 2)
-    return state, (in_rows.probe(state, key, key[-2], key[-1], _of_match(state), form),)
+    return state, (in_rows.probe(state, key, key[-2], key[-1], of_match(state), form),)
 
 
 @program(reads=NODES)
 def probes(state: CacheState, batch: jax.Array) -> tuple[CacheState, Arrays]:
     """`batch`: see `_keys`. Returns B rows."""
     keys, _ = _keys(batch)
-    return state, (in_rows.probes(state, keys, _of_match(state), row_form(state.config, keys.width)),)
+    return state, (in_rows.probes(state, keys, of_match(state), row_form(state.config, keys.width)),)
 
 
 def _options(names: list[str], numbers: jax.Array) -> dict[str, Any]:
@@ -126,7 +93,7 @@ def _inserted(
     new = (inserted.status == Status.OK) & (numbers[1] > before["named"])
     named, stamp = jnp.where(new, numbers[1], before["named"]), jnp.where(new, numbers[5], before["names"])
     state = state.with_scalars(named=named, names=stamp)
-    names = _names(state)
+    names = names_of(state)
     each = [number for name in names for number in (inserted.existed[name], *inserted.freed[name])]
     return state, (inserted.status, inserted.prefix_len, inserted.node.index, inserted.node.generation, *each)
 
@@ -137,7 +104,7 @@ def insert(state: CacheState, key: jax.Array, *slots: jax.Array) -> tuple[CacheS
 
     BAD_PREFIX too if what is said not to be in the tree holds a negative token.
     """
-    names = _names(state)
+    names = names_of(state)
     numbers, held = key[-(6 + 2 * len(names)) :], dict(zip(names, slots, strict=True))
     options = _options(names, numbers)
     prev = options.pop("prev_prefix_len")
@@ -159,7 +126,7 @@ def _each_where_it_lies(
     Their numbers (i32[B, ..]) end with how many slots of each component are not looked at. Of keys, slots (i32[B, ..])
     nothing is copied but slots that are.
     """
-    names = _names(state)
+    names = names_of(state)
     width, flat = keys.shape[1], keys.reshape(-1)
     rooms, flats = [each.shape[1] for each in slots], [each.reshape(-1) for each in slots]
 
@@ -184,7 +151,7 @@ def _each_where_it_lies(
 @program(*NODES, reads=())
 def inserts(state: CacheState, numbers: jax.Array, keys: jax.Array, *slots: jax.Array) -> tuple[CacheState, Arrays]:
     """As `insert`, each with an axis B in front; a length of 0 is no insert."""
-    names = _names(state)
+    names = names_of(state)
 
     def put(state: CacheState, mine: jax.Array, keys: jax.Array, base: jax.Array, held: dict[str, jax.Array]) -> Any:
         state, inserted = insert_from(state, keys, base, mine[0], held, **_options(names, mine))
@@ -198,20 +165,20 @@ def inserts(state: CacheState, numbers: jax.Array, keys: jax.Array, *slots: jax.
 @program(*EVICTS, reads=(), lone=True)
 def evict(state: CacheState, targets: jax.Array) -> tuple[CacheState, Arrays]:
     """Targets and the (start, count) of what was freed, in the order of the components."""
-    names = _names(state)
+    names = names_of(state)
     state, evicted = ops.evict(state, {name: targets[j] for j, name in enumerate(names)})
     return state, (jnp.stack([number for name in names for number in evicted.freed[name]]),)
 
 
 def _receipt(state: CacheState, numbers: jax.Array) -> ops.Receipt:
     """(row, generation, end, since..)."""
-    since = {name: numbers[3 + j] for j, name in enumerate(_names(state))}
+    since = {name: numbers[3 + j] for j, name in enumerate(names_of(state))}
     return ops.Receipt(node=NodeRef(index=numbers[0], generation=numbers[1]), end=numbers[2], since=since)
 
 
 def _lock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, jax.Array]:
     state, receipt, status = ops.lock(state, NodeRef(index=numbers[0], generation=numbers[1]))
-    return state, jnp.stack([status, *_since(state, receipt)])
+    return state, jnp.stack([status, *since_of(state, receipt)])
 
 
 @program(*HOLDS, reads=(), lone=True)
@@ -250,7 +217,7 @@ def unlocks(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
 def release_early(state: CacheState, numbers: jax.Array, *, name: str) -> tuple[CacheState, Arrays]:
     """A receipt's numbers -> (status, end, since..)."""
     state, receipt, status = ops.release_early(state, _receipt(state, numbers), name)
-    return state, (jnp.stack([status, *_since(state, receipt)]),)
+    return state, (jnp.stack([status, *since_of(state, receipt)]),)
 
 
 @program("scalars", "sessions", reads=())
@@ -297,26 +264,11 @@ def free(state: CacheState, slots: jax.Array, count: jax.Array, *, name: str) ->
     return ops.free(state, name, slots, count), ()
 
 
-def _since(state: CacheState, receipt: ops.Receipt) -> list[jax.Array]:
-    return [receipt.end, *(receipt.since[name] for name in _names(state))]
-
-
-def _of_begun(state: CacheState) -> Head:
-    """A row begins with (status, a match's numbers.., end, since.., own slots..)."""
-
-    def numbers(begun: ops.Begun) -> jax.Array:
-        own = [begun.own[name] for name in _names(state) if name in begun.own]
-        matched = _numbers(_names(state), begun.match)
-        return _side_by_side([begun.status, *matched, *_since(state, begun.receipt), *own])
-
-    return numbers
-
-
 @program(*EVICTS)
 def begin(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
     """`key`: a key, then (0, length, namespace), as `_keys` has it of one. Returns a row."""
     form = row_form(state.config, len(key) - 3)
-    state, row = in_rows.begin(state, key, key[-2], key[-1], _of_begun(state), form)
+    state, row = in_rows.begin(state, key, key[-2], key[-1], of_begun(state), form)
     return state, (row,)
 
 
@@ -324,16 +276,16 @@ def begin(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
 def begins(state: CacheState, batch: jax.Array) -> tuple[CacheState, Arrays]:
     """`batch`: see `_keys`; a length of -1 stands for no request. Returns B rows."""
     keys, _ = _keys(batch)
-    state, rows = in_rows.begins(state, keys, _of_begun(state), row_form(state.config, keys.width))
+    state, rows = in_rows.begins(state, keys, of_begun(state), row_form(state.config, keys.width))
     return state, (rows,)
 
 
 @program(*EVICTS, reads=())
 def reserve(state: CacheState, counts: jax.Array, *, widths: tuple[int, ...]) -> tuple[CacheState, Arrays]:
     """Counts and widths in the order of the components -> (status, slots.., slots.., ..), of those with a width."""
-    names = [name for name, width in zip(_names(state), widths, strict=True) if width]
-    wanted = {name: counts[j] for j, name in enumerate(_names(state)) if name in names}
-    rooms = dict(zip(_names(state), widths, strict=True))
+    names = [name for name, width in zip(names_of(state), widths, strict=True) if width]
+    wanted = {name: counts[j] for j, name in enumerate(names_of(state)) if name in names}
+    rooms = dict(zip(names_of(state), widths, strict=True))
     places = dict(zip(names, np.cumsum([1, *(rooms[name] for name in names)]).tolist(), strict=False))
     out = jnp.full(1 + sum(widths), NULL, jnp.int32)
     state, out, _, status = reserve_into(state, wanted, out, places, rooms)
@@ -346,7 +298,7 @@ def commit(state: CacheState, key: jax.Array, *slots: jax.Array, finished: bool)
 
     What an insert returns; of a request that goes on a row, of that, (end, since.., left..), and its slots.
     """
-    names, at = _names(state), 6 + 2 * len(state.config.components)
+    names, at = names_of(state), 6 + 2 * len(state.config.components)
     more = at + 3 + len(names) + 1
     numbers = key[-more:]
     receipt, held = _receipt(state, numbers[at:]), dict(zip(names, slots, strict=True))
@@ -356,7 +308,7 @@ def commit(state: CacheState, key: jax.Array, *slots: jax.Array, finished: bool)
     )
     state, fields = _inserted(state, done.inserted, numbers)
     left = [done.left[name] for name in names if name in done.left]
-    out = jnp.stack([*fields, *_since(state, done.receipt), *left])
+    out = jnp.stack([*fields, *since_of(state, done.receipt), *left])
     if finished:
         return state, (out,)
     node = jnp.maximum(done.receipt.node.index, ROOT)
@@ -379,7 +331,7 @@ def step(
     none. `beginning`: see `_keys`, with the tokens beyond each; a length of -1: none. Returns what
     an insert returns of each; and rows as `begins` does, for keys of `width` tokens, slots taken behind those matched.
     """
-    names, at = _names(state), 6 + 2 * len(state.config.components)
+    names, at = names_of(state), 6 + 2 * len(state.config.components)
 
     def finish(state: CacheState, mine: jax.Array, keys: jax.Array, base: jax.Array, held: dict[str, jax.Array]) -> Any:
         state, made = commit_from(
@@ -402,14 +354,14 @@ def step(
 
     state, finished = _each_where_it_lies(state, finish, finishing, done, slots)
     keys, more = _keys(beginning, more=1)
-    state, rows = in_rows.admits(state, keys, more[:, 0], _of_begun(state), row_form(state.config, width))
+    state, rows = in_rows.admits(state, keys, more[:, 0], of_begun(state), row_form(state.config, width))
     return state, (finished, rows)
 
 
 @program(*HOLDS, "stores", reads=())
 def abort(state: CacheState, numbers: jax.Array, *slots: jax.Array) -> tuple[CacheState, Arrays]:
     """`numbers`: how many slots of each component are freed, then a receipt's. -> status."""
-    names = _names(state)
+    names = names_of(state)
     for j, name in enumerate(names):
         state = ops.free(state, name, slots[j], numbers[j])
     return _unlocked(state, numbers[len(names) :])

@@ -17,8 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from urc.numbers import numbers_in, with_numbers
-
 MARK = {"xla_cpu_small_call": "true", "inlineable": "false"}
 """The attributes of a call that XLA makes one kernel of, and does not take apart before."""
 
@@ -56,6 +54,8 @@ def one_kernel(
     from jax.experimental.xla_metadata import set_xla_metadata  # what is not `supported` may not have these
     from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
     from jax.interpreters.partial_eval import dce_jaxpr
+
+    from urc.numbers import numbers_in, with_numbers
 
     was = _inside.set(True)
     try:

@@ -12,11 +12,11 @@ import numpy as np
 from urc import state as states
 from urc import view
 from urc.arguments import MAX_INT32, Namespaces, width
-from urc.compiled import row_form
 from urc.components.base import Component
 from urc.config import CacheConfig
 from urc.errors import InvalidInput
 from urc.handle.buffers import Buffers
+from urc.leads import row_form
 from urc.ledger import REQUEST, SlotLedger, holds_lock, usable_state
 from urc.ops.rows import Layout
 from urc.program import Arrays, Program, StateArrays
