@@ -188,6 +188,7 @@ def table(cases: list[dict]) -> Table:
 
 
 def main() -> None:
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # as the guide tells a scheduler to
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one size, few rounds: about a minute")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures into this file too")

@@ -634,6 +634,7 @@ def plot(calls: list[Calls], path: Path) -> None:
 
 
 def main() -> None:
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # as the guide tells a scheduler to
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="100,000 nodes, two policies, few rounds: about a minute")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures into this file too")
