@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import urc
-from tests.test_program import CONFIG, GIVEN, KEY, PROGRAMS
+from tests.test_program import CONFIG, GIVEN, KEY, KINDS, PROGRAMS, shaped
 from urc import kernel, numbers
 from urc import state as states
 from urc.ops.compact import by_radix
@@ -18,6 +18,7 @@ from urc.tables.packed import common_run, copy_run, move_run, none_null
 
 needs_kernels = pytest.mark.skipif(not kernel.supported(), reason="this XLA, or its platform, makes no such kernels")
 OPERATION = re.compile(r" = (?:\(.*?\)|\S+) ([\w\-]+)\(")
+SMALL = (shaped(128),) * 3
 FREE = {"parameter", "get-tuple-element", "tuple", "constant", "bitcast"}
 """Operations for which nothing runs."""
 
@@ -45,6 +46,15 @@ def test_a_program_of_the_handle_is_one_kernel(name):
     assert set(ran) <= {"call", "copy"}  # a result that is an argument as it came is copied
     sizes = [np.prod([int(n) for n in shape.split(",")]) for shape in re.findall(r"s32\[([\d,]+)\]\S* copy\(", text)]
     assert max(sizes, default=0) < KEY, "a key, or a row of results, is copied"
+
+
+@needs_kernels
+@pytest.mark.parametrize(("name", "given"), [("match_prefix", (shaped(130),)), ("insert", (shaped(140), *SMALL))])
+def test_what_a_call_allocates_does_not_grow_with_the_tree(name, given):
+    """An allocator may take a large array from the system, and give it back, in each call."""
+    config = urc.CacheConfig(components=CONFIG.components, pools={kind.name: 4096 for kind in KINDS}, max_nodes=100_000)
+    compiled = PROGRAMS[name].lower(StateArrays(states.init(config)), *given).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 32_000
 
 
 def standing_alone(text: str) -> int:
