@@ -48,7 +48,7 @@ def one_kernel(
     XLA does not cope with an operand for which the kernel has no use. So none is handed in that `f` does not use; and
     as XLA may find out more, each gets another use, but those that come back (`updated`, by number): as what a result
     would begin with if that was the least integer, which it never is.
-    `hides_numbers`: a call takes a tenth less, and to compile it a fifth more: see `urc.numbers`.
+    `hides_numbers`: a lone call takes a tenth less, and to compile it up to a quarter more: see `urc.numbers`.
     Where `f` sorts, scatters or calls out of the program, to compile it is a JaxRuntimeError.
     """
     from jax.experimental.xla_metadata import set_xla_metadata  # what is not `supported` may not have these
