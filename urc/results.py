@@ -87,7 +87,10 @@ class Batch(Sequence[Result]):
 
 
 class MatchBatch(Batch[MatchResult]):
-    """The `MatchResult` of each of B keys, and some of what they say as arrays of all."""
+    """The `MatchResult` of each of B keys, and some of what they say as arrays of all.
+
+    Slots are views of one array of the whole batch: who keeps a few of many for long may want to copy them.
+    """
 
     def __init__(self, config: CacheConfig, rows: np.ndarray, form: Layout) -> None:
         """Of rows (i32[B, ..]) as compiled functions return them."""
