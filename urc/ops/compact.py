@@ -90,8 +90,8 @@ def _in_heads(state: CacheState) -> CacheState:
     state = _moved(state.replace(heads=heads), live, lambda state, i: state.heads[i])
     # Only once all is moved, which XLA would not see otherwise: what is moved last decides where this begins.
     first = jnp.where(state.scalars.get(0)["arena_top"] < 0, 1, 0)
-    empty = lambda i, heads: lax.dynamic_update_slice(heads, _NOTHING, (i,))
-    heads = _for(first, len(heads), empty, state.heads)
+    empty = lambda i, heads: lax.dynamic_update_slice(heads, _NOTHING, (i * len(_NOTHING),))
+    heads = _for(first, len(heads) // len(_NOTHING), empty, state.heads)
 
     def look(nodes: Table, heads: jax.Array, i: jax.Array) -> tuple[jax.Array, ...]:
         row = nodes.cells(i)
@@ -109,7 +109,7 @@ def _in_heads(state: CacheState) -> CacheState:
     return state.replace(nodes=nodes, heads=heads)
 
 
-_NOTHING = np.full(1, NULL, np.int32)
+_NOTHING = np.full(8, NULL, np.int32)  # of heads there are eight or more, and a power of two
 
 
 def compact(state: CacheState, applies: jax.Array) -> CacheState:
