@@ -276,6 +276,7 @@ BAD = {
     "lock of a node out of range": (lambda c: c.lock(1000), "not a node"),
     "unlock of no receipt": (lambda c: c.unlock(3), "Receipt that lock returned"),
     "unlock of a forged receipt": (lambda c: c.unlock(urc.Receipt(1, 12, 10**9, 0)), "not live here"),
+    "slots that are no integers": (lambda c: c.insert(A, {"full": [0.5] * len(A)}), "slots of 'full' must be integers"),
     "namespaces that do not fit": (lambda c: c.probes([A, B], ["x"]), "2 keys need as many namespaces"),
 }
 

@@ -124,7 +124,10 @@ class InsertCalls(TreeCalls):
             if component.is_base:
                 raise InvalidInput(f"slots lacks {name!r}, which every node holds")
             given = NO_SLOTS
-        given = integers("slots", given)
+        try:
+            given = integers("slots", given)
+        except InvalidInput:
+            given = integers(f"slots of {name!r}", given)  # raises, with the name, which takes time
         if len(given) not in counts:
             raise InvalidInput(
                 f"slots[{name!r}] has {len(given)} entries for a key of {tokens} tokens, {whole} of them "
