@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from urc import ops
 from urc.errors import Status
@@ -23,11 +24,13 @@ TREE = ("nodes", "heads", "scalars", "victims")
 HOLDS = ("nodes", "scalars", "victims")
 SESSIONS = (*HOLDS, "sessions")
 POOLS = ("scalars", "stores")
+MOST_RELEASES = 64
+"""Receipts that a `lock` releases before."""
 EVICTS = (*TREE, "sessions", "stores")
 NODES = ("nodes", "heads", "tokens", "scalars", "victims", "stores")
 
 
-@program(*TREE, reads=("tokens", "stores"), lone=True)
+@program(*TREE, reads=("tokens", "stores"), lone=True, sees_locks=False)
 def match_prefix(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
     """`key`: a key, then (length, namespace), which lie behind its length: cutting them off would be a copy.
 
@@ -51,7 +54,7 @@ def _keys(batch: jax.Array, more: int = 0) -> tuple[Keys, jax.Array]:
     return keys, numbers[:, 1:-2]
 
 
-@program(*TREE, reads=("tokens", "stores"))
+@program(*TREE, reads=("tokens", "stores"), sees_locks=False)
 def match_prefixes(state: CacheState, batch: jax.Array) -> tuple[CacheState, Arrays]:
     """`batch`: see `_keys`. Returns B rows."""
     keys, _ = _keys(batch)
@@ -59,14 +62,14 @@ def match_prefixes(state: CacheState, batch: jax.Array) -> tuple[CacheState, Arr
     return state, (rows,)
 
 
-@program(reads=NODES, lone=True)
+@program(reads=NODES, lone=True, sees_locks=False)
 def probe(state: CacheState, key: jax.Array) -> tuple[CacheState, Arrays]:
     """`key`: a key, then (length, namespace). Returns a row."""
     form = row_form(state.config, len(key) - 2)
     return state, (in_rows.probe(state, key, key[-2], key[-1], of_match(state), form),)
 
 
-@program(reads=NODES)
+@program(reads=NODES, sees_locks=False)
 def probes(state: CacheState, batch: jax.Array) -> tuple[CacheState, Arrays]:
     """`batch`: see `_keys`. Returns B rows."""
     keys, _ = _keys(batch)
@@ -144,7 +147,7 @@ def _each_where_it_lies(
 
     # What is in them does not matter; were it the same, XLA would make one array for all, and then copies.
     start = [jnp.full(room, j, jnp.int32) for j, room in enumerate(rooms)]
-    (state, _), fields = jax.lax.scan(step, (state, start), jnp.arange(len(keys), dtype=jnp.int32))
+    (state, _), fields = lax.scan(step, (state, start), jnp.arange(len(keys), dtype=jnp.int32))
     return state, fields
 
 
@@ -176,22 +179,39 @@ def _receipt(state: CacheState, numbers: jax.Array) -> ops.Receipt:
     return ops.Receipt(node=NodeRef(index=numbers[0], generation=numbers[1]), end=numbers[2], since=since)
 
 
-def _lock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, jax.Array]:
+def _lock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, list[jax.Array]]:
     state, receipt, status = ops.lock(state, NodeRef(index=numbers[0], generation=numbers[1]))
-    return state, jnp.stack([status, *since_of(state, receipt)])
+    return state, [status, *since_of(state, receipt)]
 
 
-@program(*HOLDS, reads=(), lone=True)
+@program(*HOLDS, reads=(), lone=True, sees_locks=False)
 def lock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
-    """(row, generation) -> (status, end, since..)."""
+    """(row, generation, n, receipts..) -> (status, end, since.., status of the releases).
+
+    n receipts are released first; a row of NULL: then none is locked.
+    """
+    each = 3 + len(state.config.components)
+
+    def release(carry: tuple) -> tuple:
+        state, worst, i = carry
+        state, status = _unlock(state, lax.dynamic_slice(numbers, (3 + i * each,), (each,)))
+        return state, jnp.maximum(worst, status), i + 1
+
+    more = lambda carry: carry[2] < numbers[2]
+    state, worst, _ = lax.while_loop(more, release, (state, jnp.int32(Status.OK), jnp.int32(0)))
     state, fields = _lock(state, numbers)
-    return state, (fields,)
+    return state, (jnp.stack([*fields, worst]),)
 
 
 @program(*HOLDS, reads=())
 def locks(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
-    """`lock` with an axis B in front; the root, to fill up."""
-    state, fields = jax.lax.scan(_lock, state, numbers)
+    """(row, generation) of each of B, the root to fill up -> (status, end, since..) of each."""
+
+    def one(state: CacheState, mine: jax.Array) -> tuple[CacheState, jax.Array]:
+        state, fields = _lock(state, mine)
+        return state, jnp.stack(fields)
+
+    state, fields = lax.scan(one, state, numbers)
     return state, (fields,)
 
 
@@ -199,17 +219,10 @@ def _unlock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, jax.Arra
     return ops.unlock(state, _receipt(state, numbers))
 
 
-@program(*HOLDS, reads=(), lone=True)
-def unlock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
-    """A receipt's numbers -> status."""
-    state, status = _unlock(state, numbers)
-    return state, (status,)
-
-
 @program(*HOLDS, reads=())
 def unlocks(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
-    """`unlock` with an axis B in front."""
-    state, status = jax.lax.scan(_unlock, state, numbers)
+    """Receipts' numbers, i32[B, ..] -> status of each."""
+    state, status = lax.scan(_unlock, state, numbers)
     return state, (status,)
 
 
@@ -250,7 +263,7 @@ def close_session(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Ar
     return state, (status,)
 
 
-@program(*POOLS, reads=(), lone=True)
+@program(*POOLS, reads=(), lone=True, sees_locks=False)
 def alloc(state: CacheState, count: jax.Array, *, name: str, width: int) -> tuple[CacheState, Arrays]:
     """A count -> (status, slots..)."""
     out = jnp.full(1 + width, NULL, jnp.int32)
@@ -258,7 +271,7 @@ def alloc(state: CacheState, count: jax.Array, *, name: str, width: int) -> tupl
     return state, (out.at[0].set(status),)
 
 
-@program(*POOLS, reads=(), lone=True)
+@program(*POOLS, reads=(), lone=True, sees_locks=False)
 def free(state: CacheState, slots: jax.Array, count: jax.Array, *, name: str) -> tuple[CacheState, Arrays]:
     """Slots, and how many of them."""
     return ops.free(state, name, slots, count), ()

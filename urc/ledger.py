@@ -63,7 +63,7 @@ class SlotLedger:
     def demand_held(self, slots: np.ndarray) -> None:
         """InvalidInput unless every slot (i32[n]) is the caller's, and listed once."""
         number = len(slots)
-        if not number:
+        if not number or (number == 1 and 0 <= slots[0] < len(self._holder) and self._holder[slots[0]] == HELD):
             return
         at = _places(slots)
         if self._size is None:

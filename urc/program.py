@@ -78,10 +78,13 @@ class StateArrays:
         """Goes on with a copy."""
         self.leaves, self._state = [jnp.copy(leaf) for leaf in self.leaves], None
 
-    def update(self, written: tuple[int, ...], leaves: Any) -> None:
+    def update(self, written: slice | tuple[int, ...], leaves: list[jax.Array]) -> None:
         """Replaces the arrays that a call has written."""
-        for i, leaf in zip(written, leaves, strict=False):
-            self.leaves[i] = leaf
+        if isinstance(written, slice):
+            self.leaves[written] = leaves
+        else:
+            for i, leaf in zip(written, leaves, strict=True):
+                self.leaves[i] = leaf
         self._state = None
 
 
@@ -94,7 +97,8 @@ class Call(NamedTuple):
 
     run: Any  # the jitted function of some arrays of the state and what else is given
     takes: Callable[[list[jax.Array]], tuple[jax.Array, ...]]  # which arrays, out of all
-    written: tuple[int, ...]  # places, among all, of those that it writes and returns first
+    written: slice | tuple[int, ...]  # places, among all, of those that it writes and returns first
+    number: int  # of these
 
 
 class Program:
@@ -110,8 +114,10 @@ class Program:
         reads: tuple[str, ...] = ALL,
         *,
         lone: bool = False,
+        sees_locks: bool = True,
     ) -> None:
         self.transition, self.writes, self.reads, self.lone = transition, writes, reads, lone
+        self.sees_locks = sees_locks
         self.__doc__ = transition.__doc__
         self._lock = Lock()
         self._made: dict[Any, Call] = {}
@@ -123,7 +129,7 @@ class Program:
         found = arrays.calls.get(key)
         if found is None:
             found = arrays.calls[key] = self.compiled(arrays.tree, **static)
-        run, takes, written = found
+        run, takes, written, number = found
         try:
             out = run(*takes(arrays.leaves), *given)
         except jax.errors.JaxRuntimeError:
@@ -132,11 +138,11 @@ class Program:
             pieces = self._in_pieces(arrays.tree, **static)
             if pieces is found:
                 raise
-            run, takes, written = arrays.calls[key] = pieces
+            run, takes, written, number = arrays.calls[key] = pieces
             out = run(*takes(arrays.leaves), *given)
-        if written:
-            arrays.update(written, out)
-        return out[len(written) :]
+        if number:
+            arrays.update(written, out[:number])
+        return out[number:]
 
     def compiled(self, tree: Any, **static: Any) -> Call:
         """For states of one structure."""
@@ -167,7 +173,7 @@ class Program:
     def _make(self, tree: Any, static: dict[str, Any], *, whole: bool = True) -> Call:
         places = jax.tree.unflatten(tree, range(tree.num_leaves))
         of = lambda names: jax.tree.leaves([getattr(places, name) for name in names])
-        written, taken = tuple(of(self.writes)), sorted({*of(self.writes), *of(self.reads)})
+        written, taken = tuple(sorted(of(self.writes))), sorted({*of(self.writes), *of(self.reads)})
 
         def call(*arrays: jax.Array) -> list[jax.Array]:
             nothing = jnp.zeros(NOT_READ, jnp.int32)
@@ -185,14 +191,18 @@ class Program:
         function = in_one_kernel if whole and supported() else call
         function.__name__ = call.__name__ = self.transition.__name__
         run = jax.jit(function, donate_argnums=updated, **jit_options())
-        return Call(run, operator.itemgetter(*taken), written)
+        number, first = len(written), min(written, default=0)
+        together = written == tuple(range(first, first + number))
+        return Call(run, operator.itemgetter(*taken), slice(first, first + number) if together else written, number)
 
 
 def program(
-    *writes: str, reads: tuple[str, ...] = ALL, lone: bool = False
+    *writes: str, reads: tuple[str, ...] = ALL, lone: bool = False, sees_locks: bool = True
 ) -> Callable[[Callable[..., tuple[CacheState, Arrays]]], Program]:
     """Decorates a transition that writes some fields of the state, and reads no others than these and `reads`.
 
     `lone`: it does little, and each request calls it for itself, so that the cost of a call is what matters.
+    `sees_locks`: what it does depends on what is locked; if not, it is the same before an unlock as after it, and so is
+    the state after both.
     """
-    return lambda transition: Program(transition, writes, reads, lone=lone)
+    return lambda transition: Program(transition, writes, reads, lone=lone, sees_locks=sees_locks)

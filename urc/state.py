@@ -37,6 +37,8 @@ class NodeRef(struct.PyTreeNode):
 class CacheState(struct.PyTreeNode):
     """A radix tree of whole pages and, per component, the slots that its nodes hold.
 
+    The arrays that most calls of the host write come first: see `urc.program.Call`.
+
     Invariants, all checked by `urc.view.check`:
 
     - A row of `nodes` in use is reached from the root, once; every other row is in the free list that starts at
@@ -52,12 +54,12 @@ class CacheState(struct.PyTreeNode):
     """
 
     nodes: Table  # i32[rows, k]: config.node_columns; row 0 is the root, the last row is spare
+    scalars: Table  # i32[1 + spare, k]: SCALARS, then LEDGER per component
+    victims: jax.Array  # i32[components, winners, 6]: who goes next for each component, see urc.tables.victims
     heads: jax.Array  # i32[buckets]: first row of each bucket of the child table
     tokens: jax.Array  # i32[arena_tokens + CHUNK]
-    scalars: Table  # i32[1 + spare, k]: SCALARS, then LEDGER per component
-    sessions: Table  # i32[max_sessions + 1, k]: SESSION, then `since` per component; the last row is spare
-    victims: jax.Array  # i32[components, winners, 6]: who goes next for each component, see urc.tables.victims
     stores: dict[str, Any]  # each component's own
+    sessions: Table  # i32[max_sessions + 1, k]: SESSION, then `since` per component; the last row is spare
     config: CacheConfig = struct.field(pytree_node=False)
 
     # -- reading -------------------------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from urc import compiled, view
 from urc import state as states
-from urc import view
 from urc.arguments import MAX_INT32, Namespaces, width
 from urc.components.base import Component
 from urc.config import CacheConfig
-from urc.errors import InvalidInput
+from urc.errors import InvalidInput, InvariantError, Status
 from urc.handle.buffers import Buffers
 from urc.leads import row_form
 from urc.ledger import REQUEST, SlotLedger, holds_lock, usable_state
@@ -22,6 +22,7 @@ from urc.ops.rows import Layout
 from urc.program import Arrays, Program, StateArrays
 from urc.results import NodeView, Receipt, Request, Sizes, node_handle, node_parts, node_views
 from urc.state import CacheState
+from urc.tables.packed import NULL
 
 NO_SLOTS = np.empty(0, np.int32)
 
@@ -95,6 +96,7 @@ class StateOwner:
         self._begun_fields = 1 + self._matched_fields + 1 + number + writers
         self._committed_fields = 4 + 3 * number + 1 + number + writers
         self._streaming: dict[int, Request | None] = {}  # streaming sessions, and the request of each
+        self._released: list[list[int]] = []  # receipts unlocked, of which the state does not know yet
         self._shared, self._epoch = False, 0
         self._arrays = StateArrays(states.init(config))
         columns = self._arrays.state.scalars.columns
@@ -136,7 +138,7 @@ class StateOwner:
         for request, saved in books.requests:
             vars(request).update(saved)
             vars(request).update(request.saved())  # a copy: the snapshot may be gone back to again
-        self._arrays, self._shared, self._ledgers = StateArrays(state), True, ledgers
+        self._arrays, self._shared, self._ledgers, self._released = StateArrays(state), True, ledgers, []
         self._holds, self._requests = dict(books.holds), {id(request): request for request, _ in books.requests}
         self._streaming = dict(books.streaming)
         for request in self._requests.values():
@@ -153,7 +155,7 @@ class StateOwner:
             self._epoch = last + 1
         self._epoch &= MAX_INT32
         self._arrays = StateArrays(states.init(self.config, generation=self._epoch))
-        self._shared, self._holds = False, {}
+        self._shared, self._holds, self._released = False, {}, []
         self._ledgers = {name: SlotLedger(name, self.config.pool_size(name)) for name in self._names}
         for request in self._requests.values():
             request.over = True
@@ -200,15 +202,35 @@ class StateOwner:
         arrays = self._arrays
         if arrays.leaves[0].is_deleted():
             self._demand_state()
+        if self._released and program.sees_locks:
+            self._lock_after_releases(NULL, 0)
         if self._shared and program.writes:
             self._demand_state()
             arrays.copy()
             self._shared = False
         return program(arrays, *given, **static)
 
+    def _lock_after_releases(self, index: int, generation: int) -> list[int]:
+        """Releases what was unlocked since the last time, then locks a node (NULL: none): (status, end, since..)."""
+        released = self._released
+        numbers = self._buffers.take(3 + compiled.MOST_RELEASES * (3 + len(self._names)))
+        numbers[0], numbers[1], numbers[2] = index, generation, len(released)
+        if released:
+            listed = list(itertools.chain.from_iterable(released))
+            numbers[3 : 3 + len(listed)] = listed
+        (out,) = self._call(compiled.lock, numbers)
+        *fields, status = np.asarray(out).tolist()
+        self._buffers.give(numbers)
+        self._released = []
+        if status != Status.OK:
+            raise InvariantError(f"a live receipt could not be released: {Status(status).name}")
+        return fields
+
     def _current(self) -> CacheState:
-        """The state, if there is one."""
+        """The state, if there is one, with nothing left to be released."""
         self._demand_state()
+        if self._released:
+            self._lock_after_releases(NULL, 0)
         return self._state
 
     def _demand_state(self) -> None:

@@ -23,6 +23,7 @@ from urc.errors import InvalidInput, InvariantError, Status
 from urc.handle.owner import Hold, StateOwner
 from urc.program import Program
 from urc.results import EvictResult, MatchBatch, MatchResult, Receipt, match_result, node_parts
+from urc.tables.packed import NULL
 
 
 class TreeCalls(StateOwner):
@@ -121,8 +122,7 @@ class TreeCalls(StateOwner):
     def lock(self, node: int) -> Receipt:
         """Protects what a request reads that resumes at `node`, until `unlock` of the receipt."""
         index, generation = self._node(node)
-        (out,) = self._call(compiled.lock, np.array([index, generation], np.int32))
-        status, end, *since = np.asarray(out).tolist()
+        status, end, *since = self._lock_after_releases(index, generation)
         if status != Status.OK:
             raise InvalidInput(f"node {node} has left the tree: match again")
         return self._locked(node, end, since)
@@ -151,10 +151,16 @@ class TreeCalls(StateOwner):
         self._holds[receipt.serial] = hold._replace(since=tuple(since), early=hold.early | lower)
 
     def unlock(self, receipt: Receipt) -> None:
-        """Releases exactly what the lock took and still holds."""
-        (status,) = self._call(compiled.unlock, self._numbers(self._callers(receipt)))
-        if (code := int(np.asarray(status))) != Status.OK:
-            raise InvariantError(f"a live receipt could not be released: {Status(code).name}")
+        """Releases exactly what the lock took and still holds.
+
+        With the next call for which that makes a difference, as a lock, in one; looking at the cache is one.
+        """
+        numbers = self._listed(self._callers(receipt))
+        if self._arrays.leaves[0].is_deleted():
+            self._demand_state()
+        if len(self._released) == compiled.MOST_RELEASES:
+            self._lock_after_releases(NULL, 0)
+        self._released.append(numbers)
         del self._holds[receipt.serial]
 
     def _callers(self, receipt: Receipt) -> Hold:
