@@ -60,12 +60,14 @@ class SlotLedger:
             holder[: len(self._holder)], place[: len(self._place)] = self._holder, self._place
             self._holder, self._place = holder, place
 
-    def demand_held(self, slots: np.ndarray) -> None:
-        """InvalidInput unless every slot (i32[n]) is the caller's, and listed once."""
+    def demand_held(self, slots: np.ndarray) -> Any:
+        """InvalidInput unless every slot (i32[n]) is the caller's, and listed once. Returns where they are noted."""
         number = len(slots)
-        if not number or (number == 1 and 0 <= slots[0] < len(self._holder) and self._holder[slots[0]] == HELD):
-            return
+        if number == 1 and 0 <= (slot := int(slots[0])) < len(self._holder) and self._holder[slot] == HELD:
+            return slot
         at = _places(slots)
+        if not number:
+            return at
         if self._size is None:
             if at.max() >= 2**31:
                 raise self._not_of_the_pool(slots)
@@ -84,6 +86,7 @@ class SlotLedger:
         if np.count_nonzero(self._place[at] != index):
             twice = int(slots[np.flatnonzero(self._place[at] != index)[0]])
             raise InvalidInput(f"slot {twice} of {self._name!r} is given twice")
+        return at
 
     def _not_of_the_pool(self, slots: np.ndarray) -> InvalidInput:
         bad = min(int(slots.min()), 0) or int(slots.max())
@@ -113,16 +116,17 @@ class SlotLedger:
         """`slots` go back to the pool, or to the caller who owns it."""
         self._holder[_places(slots)] = HELD if self._size is None else FREE
 
-    def settle(self, handed: np.ndarray, freed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def settle(self, handed: np.ndarray, freed: np.ndarray, at: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """After an insert took over `handed` and freed `freed`: (adopted, freed), in the order handed in.
 
-        What the tree had before and has freed comes last.
+        What the tree had before and has freed comes last. `at`: where `handed` are noted, as `demand_held` says.
         """
+        at = _places(handed) if at is None else at
         if not len(freed):
-            self.take(handed, TREE)
+            self._holder[at] = TREE
             return handed.copy(), freed  # the caller may write into its own
         others = freed[self.in_tree(freed)]
-        self.take(handed, TREE)
+        self._holder[at] = TREE
         self.give(freed)
         stays = self.in_tree(handed)
         return handed[stays], np.concatenate([handed[~stays], others])

@@ -23,8 +23,8 @@ def node_handle(index: int, generation: int) -> int:
     return index | generation << _ROW_BITS if index else 0
 
 
-def node_parts(node: int) -> tuple[int, int]:
-    """(row, generation) of a handle."""
+def node_parts(node: Any) -> tuple[Any, Any]:
+    """(row, generation) of a handle; of an array of them, arrays."""
     return node & ((1 << _ROW_BITS) - 1), node >> _ROW_BITS
 
 
@@ -131,15 +131,13 @@ class MatchBatch(Batch[MatchResult]):
 
 def match_result(config: CacheConfig, numbers: Sequence[int], row: np.ndarray, form: Layout) -> MatchResult:
     """Of a row as compiled functions return it, and a match's numbers in it."""
-    index, generation, device_len, full_len, branching_len, stop, *hits = numbers
-    slots, hit, places = {}, {}, form.places
-    for component, hit_len in zip(config.components, hits, strict=True):
-        name = component.name
-        place = places[name]
-        slots[name] = component.matched(row[place : place + form.rooms[name]], device_len)
-        hit[name] = hit_len
+    index, generation, device_len, full_len, branching_len, stop = numbers[:6]
+    slots, hits, rooms = {}, {}, form.rooms
+    for (name, place), component, hit in zip(form.places.items(), config.components, numbers[6:], strict=True):
+        slots[name] = component.matched(row[place : place + rooms[name]], device_len)
+        hits[name] = hit
     node = node_handle(index, generation)
-    return MatchResult(device_len, node, slots, 0, node, full_len, hit, branching_len, _STOPS[stop])
+    return MatchResult(device_len, node, slots, 0, node, full_len, hits, branching_len, _STOPS[stop])
 
 
 class InsertResult(NamedTuple):

@@ -10,7 +10,7 @@ from urc import compiled
 from urc.arguments import Namespace, Tokens, batch_width, count, demand_tokens, sequence, width
 from urc.errors import InvalidInput, InvariantError, Status
 from urc.handle.inserts import Entries
-from urc.handle.owner import NO_SLOTS
+from urc.handle.owner import NO_SLOTS, Hold
 from urc.handle.requests import RequestCalls
 from urc.ledger import REQUEST, TREE
 from urc.ops.rows import Layout
@@ -163,38 +163,43 @@ class BatchCalls(RequestCalls):
     def lock_all(self, nodes: Sequence[int]) -> list[Receipt]:
         """`lock` of each node in order, in one call. If one has left the tree, none is locked."""
         nodes = sequence("nodes", nodes)
-        parts = [self._node(node) for node in nodes]
-        if not parts:
+        if not nodes:
             return []
-        padded = np.zeros((batch_width(len(parts)), 2), np.int32)
-        padded[: len(parts)] = parts
+        padded = np.zeros((batch_width(len(nodes)), 2), np.int32)
+        padded[: len(nodes)] = self._all_nodes(nodes)
         (out,) = self._call(compiled.locks, padded)
-        rows = np.asarray(out)[: len(parts)].tolist()
-        receipts = [
-            self._locked(node, row[1], row[2:]) for node, row in zip(nodes, rows, strict=True) if row[0] == Status.OK
-        ]
-        if len(receipts) < len(nodes):
-            self.unlock_all(receipts)
-            gone = next(node for node, row in zip(nodes, rows, strict=True) if row[0] != Status.OK)
-            raise InvalidInput(f"node {gone} has left the tree: match again")
+        rows = np.asarray(out)[: len(nodes)]
+        locked = (rows[:, 0] == Status.OK).tolist()
+        ends, sinces = rows[:, 1].tolist(), map(tuple, rows[:, 2:].tolist())
+        serials = list(itertools.islice(self._serials, len(nodes)))
+        receipts = list(map(Receipt, nodes, ends, serials, itertools.repeat(self._id)))
+        self._holds.update(zip(serials, map(Hold, receipts, sinces), strict=True))
+        if not all(locked):
+            for serial in itertools.compress(serials, [not one for one in locked]):
+                del self._holds[serial]
+            self.unlock_all(list(itertools.compress(receipts, locked)))
+            raise InvalidInput(f"node {nodes[locked.index(False)]} has left the tree: match again")
         return receipts
 
     def unlock_all(self, receipts: Sequence[Receipt]) -> None:
         """`unlock` of each receipt, in one call."""
         given = sequence("receipts", receipts)
         holds = [self._callers(receipt) for receipt in given]
-        if len({receipt.serial for receipt in given}) < len(given):
+        serials = [receipt.serial for receipt in given]
+        if len(set(serials)) < len(given):
             raise InvalidInput("a receipt is given twice")
         if not given:
             return
         padded = np.zeros((batch_width(len(given)), 3 + len(self._names)), np.int32)
         padded[len(given) :, 0] = -1
-        padded[: len(given)] = list(map(self._listed, holds))
+        padded[: len(given), :2] = self._all_nodes([receipt.node for receipt in given])
+        padded[: len(given), 2] = [receipt.end for receipt in given]
+        padded[: len(given), 3:] = [hold.since for hold in holds]
         (status,) = self._call(compiled.unlocks, padded)
         if np.count_nonzero(np.asarray(status)[: len(given)] != Status.OK):
             raise InvariantError("a live receipt could not be released")
-        for receipt in given:
-            del self._holds[receipt.serial]
+        for serial in serials:
+            del self._holds[serial]
 
     # -- within --------------------------------------------------------------------------------------------------
 

@@ -27,11 +27,10 @@ from urc.results import InsertResult, node_handle
 
 
 class Entry(NamedTuple):
-    """An insert to be made: its key, slots given and of these handed over, by component, and numbers as compiled."""
+    """An insert to be made: its key, the slots handed over, by component, and numbers as compiled."""
 
     key: np.ndarray
-    given: dict[str, np.ndarray]
-    handed: dict[str, np.ndarray]
+    handed: dict[str, np.ndarray]  # the last of those given
     numbers: list[int]
 
 
@@ -74,14 +73,19 @@ class InsertCalls(TreeCalls):
 
         """
         entry = self._entry(tokens, slots, namespace, prev_prefix_len, inserted_len, evicted_len or {}, priority)
-        for name, handed in entry.handed.items():
-            self._ledgers[name].demand_held(handed)
+        places = [self._ledgers[name].demand_held(handed) for name, handed in entry.handed.items()]
         padded, *held = self._filled(entry)
         (out,) = self._call(compiled.insert, padded, *held)
         status, prefix_len, index, generation, *each = np.asarray(out).tolist()
         self._buffers.give(padded, *held)
         self._demand_fits(status, entry.key, entry.numbers[2], prefix_len)
-        return self._insert_result(entry.handed, prefix_len, node_handle(index, generation), each)
+        adopted, freed, existed, i = {}, {}, {}, 0
+        for name, at in zip(self._names, places, strict=True):
+            some = self._freed(name, each[i + 1], each[i + 2])
+            adopted[name], freed[name] = self._ledgers[name].settle(entry.handed[name], some, at)
+            existed[name] = each[i] > 0
+            i += 3
+        return InsertResult(prefix_len, node_handle(index, generation), adopted, freed, existed)
 
     def _entry(
         self,
@@ -105,14 +109,22 @@ class InsertCalls(TreeCalls):
             raise InvalidInput(f"prev_prefix_len is {prev}, but the key has {whole} tokens in whole pages")
         by_name("slots", slots, self._names)
         evicted = self._evicted_len(evicted_len)
-        options = [prev, count("inserted_len", inserted_len), count("priority", priority, -MAX_INT32 - 1)]
-        given, handed = {}, {}
+        numbers = [
+            length,
+            space,
+            prev,
+            count("inserted_len", inserted_len),
+            count("priority", priority, -MAX_INT32 - 1),
+        ]
+        numbers.append(self._namespaces.stamp(space))
+        handed = {}
         for component in config.components:
             name = component.name
-            given[name] = self._given(component, slots, length, whole, component.counts(length, whole))
-            handed[name] = component.handed_over(given[name], prev, evicted[name])
-        lengths = [*(len(given[n]) for n in self._names), *(evicted[n] for n in self._names)]
-        return Entry(key, given, handed, [length, space, *options, self._namespaces.stamp(space), *lengths])
+            given = self._given(component, slots, length, whole, component.counts(length, whole))
+            handed[name] = component.handed_over(given, prev, evicted[name])
+            numbers.append(len(given))
+        numbers += evicted.values()
+        return Entry(key, handed, numbers)
 
     def _given(
         self, component: Component, slots: Mapping[str, Any], tokens: int, whole: int, counts: tuple[int, ...]
@@ -188,17 +200,17 @@ class InsertCalls(TreeCalls):
 
         They are of widths that go with the key's, however many slots there are.
         """
-        key, _, all_handed, numbers = entry
-        columns = self._width(len(key))
+        key, all_handed, numbers = entry
+        columns, i = self._width(len(key)), 6
         padded = self._buffers.take(columns + len(numbers))
         padded[: len(key)] = key
         padded[columns:] = numbers
         buffers = [padded]
-        for name, most in self._form(columns).rooms.items():
-            handed, end = all_handed[name], len(entry.given[name])
-            row = self._buffers.take(width(max(end, most)))
+        for handed, most in zip(all_handed.values(), self._form(columns).rooms.values(), strict=True):
+            end, row = numbers[i], self._buffers.take(width(most))
             row[end - len(handed) : end] = handed  # no other is looked at
             buffers.append(row)
+            i += 1
         return buffers
 
     def _evicted_len(self, evicted_len: Mapping[str, int]) -> Mapping[str, int]:
@@ -223,14 +235,3 @@ class InsertCalls(TreeCalls):
         if status != Status.OK:
             room = f"max_nodes = {config.max_nodes}, arena_tokens = {config.arena_tokens}"
             raise CacheFull(f"{Status(status).name}: the key does not fit ({room}): evict, then insert again")
-
-    def _insert_result(
-        self, handed: dict[str, np.ndarray], prefix_len: int, node: int, each: Sequence[int]
-    ) -> InsertResult:
-        """`each`: per component, whether the end node had its value, and what was freed as a run of the pool."""
-        adopted, freed, existed = {}, {}, {}
-        for j, name in enumerate(self._names):
-            had, *run = each[3 * j : 3 * j + 3]
-            adopted[name], freed[name] = self._ledgers[name].settle(handed[name], self._freed(name, *run))
-            existed[name] = bool(had)
-        return InsertResult(prefix_len, node, adopted, freed, existed)

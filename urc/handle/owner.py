@@ -262,6 +262,14 @@ class StateOwner:
             raise InvalidInput(f"{node} is not a node of this cache")
         return index, generation if index else self._root_generation()
 
+    def _all_nodes(self, nodes: list[int]) -> np.ndarray:
+        """`_node` of each of n > 0, i[n, 2]."""
+        if set(map(type, nodes)) == {int} and min(nodes) >= 0 and max(nodes) < 2**62:
+            index, generation = node_parts(np.array(nodes))
+            if states.ROOT < index.min() and index.max() < self.config.max_nodes:  # the root's generation is looked up
+                return np.stack([index, generation], axis=1)
+        return np.array([self._node(node) for node in nodes])
+
     def _root_generation(self) -> int:
         return int(self._arrays.read(_nodes)[states.ROOT, self.config.node_columns.index("generation")])
 

@@ -311,12 +311,13 @@ class RequestCalls(SessionCalls):
         key = self._computed(request, tokens)
         config = self.config
         whole = len(key) // config.page_size * config.page_size
-        given, handed = {}, {}
+        given, handed = [], {}
         for component in config.components:
             # A last, partial page goes on with the request; so does a state, of which a copy stays.
             name, some = component.name, component.copies_on_write or finished
             held = request.slots[name]
-            given[name] = mine = held if some else held[: component.needed(0, whole)]
+            mine = held if some else held[: component.needed(0, whole)]
+            given.append(len(mine))
             if not component.copies_on_write:
                 mine = component.handed_over(mine, request.committed, request.given_up.get(name, 0))
             handed[name] = mine
@@ -325,13 +326,13 @@ class RequestCalls(SessionCalls):
         numbers = [
             *(len(key), space, request.committed, request.inserted, count("priority", priority, -(2**31))),
             self._namespaces.stamp(space),
-            *(*(len(given[name]) for name in self._names), *evicted),
+            *(*given, *evicted),
             *self._node(request.receipt.node),
             request.receipt.end,
             *self._hold(request.receipt).since,
             (finished or leave_state) and whole == len(key),
         ]
-        return Entry(key, given, handed, numbers)
+        return Entry(key, handed, numbers)
 
     def _computed(self, request: Request, tokens: Tokens) -> np.ndarray:
         """What a request says that it has computed, i32[n]; InvalidInput unless it can have."""
@@ -367,8 +368,8 @@ class RequestCalls(SessionCalls):
             name, handed = component.name, entry.handed[component.name]
             if component.copies_on_write and not finished:
                 stays = left.pop(0)
+                copies |= {name: (int(handed[0]), stays)} if stays >= 0 else {}
                 handed = np.array([stays] if stays >= 0 else [], np.int32)
-                copies |= {name: (int(entry.given[name][0]), stays)} if stays >= 0 else {}
             ledger = self._ledgers[name]
             ledger.take(handed, TREE)
             ledger.give(free[name])

@@ -190,7 +190,7 @@ class TreeCalls(StateOwner):
         return np.array(self._listed(hold), np.int32)
 
     def _listed(self, hold: Hold) -> list[int]:
-        node, end, *_ = hold.receipt
+        node, end, _, _ = hold.receipt
         index, generation = node_parts(node)
         return [index, generation if index else self._root_generation(), end, *hold.since]
 
