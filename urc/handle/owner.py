@@ -266,7 +266,7 @@ class StateOwner:
         """`_node` of each of n > 0, i[n, 2]."""
         if set(map(type, nodes)) == {int} and min(nodes) >= 0 and max(nodes) < 2**62:
             index, generation = node_parts(np.array(nodes))
-            if states.ROOT < index.min() and index.max() < self.config.max_nodes:  # the root's generation is looked up
+            if index.min() > states.ROOT and index.max() < self.config.max_nodes:  # the root's generation is looked up
                 return np.stack([index, generation], axis=1)
         return np.array([self._node(node) for node in nodes])
 
