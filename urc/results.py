@@ -23,6 +23,11 @@ def node_handle(index: int, generation: int) -> int:
     return index | generation << _ROW_BITS if index else 0
 
 
+def _handles(index: np.ndarray, generation: np.ndarray) -> list[int]:
+    """`node_handle` of each (i32[n])."""
+    return np.where(index == ROOT, ROOT, index | generation.astype(np.int64) << _ROW_BITS).tolist()
+
+
 def node_parts(node: Any) -> tuple[Any, Any]:
     """(row, generation) of a handle; of an array of them, arrays."""
     return node & ((1 << _ROW_BITS) - 1), node >> _ROW_BITS
@@ -119,7 +124,7 @@ class MatchBatch(Batch[MatchResult]):
     @cached_property
     def nodes(self) -> list[int]:
         """`node` of each."""
-        return [node_handle(numbers[0], numbers[1]) for numbers in self._numbers]
+        return _handles(self._rows[:, 0], self._rows[:, 1])
 
     def slots(self, name: str) -> list[np.ndarray]:
         """`slots[name]` of each, i32[..]; read-only."""
@@ -212,7 +217,7 @@ class InsertBatch(Batch["InsertResult | None"]):
     @cached_property
     def nodes(self) -> list[int]:
         """`node` of each; of one that was refused it means nothing."""
-        return [node_handle(numbers[2], numbers[3]) for numbers in self._numbers]
+        return _handles(self._rows[:, 2], self._rows[:, 3])
 
 
 class EvictResult(NamedTuple):
