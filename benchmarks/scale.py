@@ -443,15 +443,15 @@ def sizes_of(config: urc.CacheConfig) -> dict[str, int]:
 
 
 def by_byte(tokens: int = POOL, states: int = STATES) -> list[dict[str, Any]]:
-    """Bytes per cached token if the pool of Full is full, by array, at the default sizes of everything else."""
+    """Bytes per cached token if the pool of Full is full, by array: at default sizes, and with less room to spare."""
     found = []
-    for (kinds, components), page in itertools.product(KINDS.items(), (1, 16, 64)):
+    small = {"arena_tokens": tokens * 11 // 10, "max_nodes": tokens // 64}
+    for (kinds, components), page, small_one in itertools.product(KINDS.items(), (1, 16, 64), (False, True)):
         pools = {c.name: states if c.name == "mamba" else tokens for c in components}
-        config = urc.CacheConfig(components=components, page_size=page, pools=pools)
+        config = urc.CacheConfig(components=components, page_size=page, pools=pools, **small if small_one else {})
         each = {part: size / tokens for part, size in sizes_of(config).items()}
-        found.append(
-            {"kinds": kinds, "page": page, "max_nodes": config.max_nodes, "bytes": each, "all": sum(each.values())}
-        )
+        sizes = {"max_nodes": config.max_nodes, "arena_tokens": config.arena_tokens}
+        found.append({"kinds": kinds, "page": page, **sizes, "bytes": each, "all": sum(each.values())})
     return found
 
 
@@ -564,7 +564,8 @@ def tables(ratios: list[Ratio], rows: list[dict[str, Any]], calls: list[Calls]) 
     sizes = []
     for row in rows:
         each = [f"{row['bytes'][part]:.2f}" for part in PARTS]
-        sizes.append([row["kinds"], str(row["page"]), f"{row['max_nodes']:,}", *each, f"{row['all']:.1f}"])
+        counts = [f"{row['max_nodes']:,}", f"{row['arena_tokens']:,}"]
+        sizes.append([row["kinds"], str(row["page"]), *counts, *each, f"{row['all']:.1f}"])
     delays = []
     for one in calls:
         values = [*(one.quantile(q) for q in QUANTILES), one.compacting]
@@ -582,7 +583,7 @@ def tables(ratios: list[Ratio], rows: list[dict[str, Any]], calls: list[Calls]) 
         grid(
             f"bytes per cached token of a full pool of {POOL:,}",
             ("components",),
-            ("page", "max_nodes", *PARTS, "all"),
+            ("page", "max_nodes", "arena_tokens", *PARTS, "all"),
             sizes,
         ),
         grid(

@@ -19,6 +19,8 @@ import workload
 from sglang_report import REPLAY, ROWS, Case
 from workload import BATCH, NEW, Tree
 
+from urc import compiled
+
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -338,3 +340,33 @@ def test_other_packages_are_not_stood_in_for(finder):
     import nor_this
 
     assert not hasattr(nor_this, "__all__")
+
+
+# -- where the time goes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", ["insert", "match, 64 at once"])
+def test_the_parts_of_a_call_are_all_of_it(small, op, monkeypatch):
+    shares = load("shares")
+    watches = []
+
+    class Watched(shares.Clocks):
+        def __init__(self, cache):
+            super().__init__(cache)
+            watches.append(self)
+
+    monkeypatch.setattr(shares, "Clocks", Watched)
+    tree = Tree(small)
+    subject = sglang_urc.Subject(tree, sglang_urc.pools_of(tree, ["full", "mamba"]), 16)
+    found = shares.measure(subject, op, seconds=0.0, least=2)  # of two, medians add up
+    assert list(found) == list(shares.PARTS)
+    assert sum(share.median for share in found.values()) == pytest.approx(1.0)
+    assert found["JAX"].median > 0
+    assert (found["keys"].median > 0) == (op != "insert")
+    (clocks,) = watches
+    program = compiled.insert if op == "insert" else compiled.match_prefixes
+    nothing = clocks.nothing[program]
+    updated = {"nodes", "heads", "scalars", "victims"} | ({"tokens", "full", "mamba"} if op == "insert" else set())
+    assert len(nothing.updated) == len(updated) + (op == "insert")  # the store of Full is two arrays
+    assert len(nothing.given) == (3 if op == "insert" else 1)
+    subject.cache.check()

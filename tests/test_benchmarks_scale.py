@@ -169,10 +169,11 @@ def test_bytes_are_those_of_the_arrays():
 
 def test_bytes_per_token_are_of_a_full_pool():
     rows = scale.by_byte(tokens=3200, states=10)
-    assert [(row["kinds"], row["page"]) for row in rows] == [(kinds, p) for kinds in scale.KINDS for p in (1, 16, 64)]
-    assert [row["max_nodes"] for row in rows[:3]] == [3201, 201, 51]
-    for row in rows:
-        assert row["bytes"]["tokens"] == 4 * (4800 + 256) / 3200
+    pages = [(kinds, page) for kinds in scale.KINDS for page in (1, 1, 16, 16, 64, 64)]
+    assert [(row["kinds"], row["page"]) for row in rows] == pages
+    assert [row["max_nodes"] for row in rows[:6]] == [3201, 50, 201, 50, 51, 50]
+    for row, arena in zip(rows, [4800, 3520] * 6, strict=True):
+        assert row["bytes"]["tokens"] == 4 * (arena + 256) / 3200
         assert row["all"] == pytest.approx(sum(row["bytes"].values()))
 
 
@@ -210,7 +211,7 @@ def test_the_server_knows_when_the_arena_is_compacted(monkeypatch):
 def test_it_can_be_shown_written_and_drawn(tmp_path):
     ratio = scale.Ratio("nodes", "Full", "match", "handle", "x", scale.spread([1.0, 2.0, 3.0]), 3, 1.3)
     rows, found = scale.by_byte(tokens=3200, states=10), calls()
-    assert [table.row_count for table in scale.tables([ratio], rows, found)] == [1, 6, 2]
+    assert [table.row_count for table in scale.tables([ratio], rows, found)] == [1, 12, 2]
     written = json.loads(json.dumps(scale.document([ratio], rows, found)))
     assert written["ratios"][0]["value"]["median"] == 2.0
     assert written["ratios"][0]["met"] is False
