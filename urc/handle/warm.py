@@ -15,6 +15,7 @@ from urc import compiled
 from urc.arguments import LEAST_WIDTH, batch_width, count, sequence, width
 from urc.errors import CacheFull, InvalidInput
 from urc.handle.batches import BatchCalls
+from urc.results import Request
 
 LONE = ("match_prefix", "probe", "insert", "alloc", "begin", "extend", "commit_unfinished", "commit_finished", "abort")
 """Calls that are compiled for each length."""
@@ -156,8 +157,10 @@ def _lone(name: str, length: int, cache: WarmCalls) -> None:
             slots = cache.alloc(component, min(length, cache.config.pool_room(component)))
             if slots is not None:
                 cache.free(component, slots)
+    elif name == "begin":
+        cache.begin(key)
     else:
-        request = cache.begin(key)
+        request = _request(cache)
         rest = min(length, *(cache.config.pool_room(c.name) for c in cache.config.components if not c.copies_on_write))
         cache.extend(request, rest)
         if name == "abort":
@@ -165,6 +168,16 @@ def _lone(name: str, length: int, cache: WarmCalls) -> None:
         elif name.startswith("commit"):
             getattr(cache, name)(request, key[: request.length])
     cache.reset()
+
+
+def _request(cache: WarmCalls) -> Request:
+    """A request as one begins that finds nothing, without the program of that; its own state is in any slot."""
+    form = cache._form(LEAST_WIDTH)
+    request = cache._begun(
+        [0] * cache._begun_fields, np.zeros(form.size, np.int32), form, np.empty(0, np.int32), None, None
+    )
+    assert request is not None
+    return request
 
 
 def _locks(size: int, cache: WarmCalls) -> None:
