@@ -128,18 +128,17 @@ class MatchBatch(Batch[MatchResult]):
 
     def slots(self, name: str) -> list[np.ndarray]:
         """`slots[name]` of each, i32[..]; read-only."""
-        component, place, room = self._config.component(name), self._form.places[name], self._form.rooms[name]
-        lengths = self.device_len.tolist()
-        rows = self._rows[:, place : place + room]
-        return [component.matched(row, length) for row, length in zip(rows, lengths, strict=True)]
+        matched, place = self._config.component(name).matched, self._form.places[name]
+        ends = [place + matched(length) for length in self.device_len.tolist()]
+        return [row[place:end] for row, end in zip(self._rows, ends, strict=True)]
 
 
 def match_result(config: CacheConfig, numbers: Sequence[int], row: np.ndarray, form: Layout) -> MatchResult:
     """Of a row as compiled functions return it, and a match's numbers in it."""
     index, generation, device_len, full_len, branching_len, stop = numbers[:6]
-    slots, hits, rooms = {}, {}, form.rooms
+    slots, hits = {}, {}
     for (name, place), component, hit in zip(form.places.items(), config.components, numbers[6:], strict=True):
-        slots[name] = component.matched(row[place : place + rooms[name]], device_len)
+        slots[name] = row[place : place + component.matched(device_len)]
         hits[name] = hit
     node = node_handle(index, generation)
     return MatchResult(device_len, node, slots, 0, node, full_len, hits, branching_len, _STOPS[stop])

@@ -74,8 +74,8 @@ class Compressed(Component):
     def handed_over(self, slots, prev_len, evicted_len):
         return slots[prev_len // self.ratio :]
 
-    def matched(self, slots, length):
-        return slots[: length // self.ratio]
+    def matched(self, length):
+        return length // self.ratio
 
     def held(self, store, columns, index):
         if columns[self.column("value")][index] == NULL:

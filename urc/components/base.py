@@ -164,8 +164,8 @@ class Component(struct.PyTreeNode):
         """
         raise NotImplementedError
 
-    def matched(self, slots: np.ndarray, length: int) -> np.ndarray:
-        """Of the slots that `read` has put in place (i32[n]), those that a match of `length` tokens returns."""
+    def matched(self, length: int) -> int:
+        """How many of the slots that `read` has put in place, the first ones, a match of `length` tokens returns."""
         raise NotImplementedError
 
     def held(self, store: Store, columns: Mapping[str, np.ndarray], index: int) -> tuple[int, ...] | None:

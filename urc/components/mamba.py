@@ -96,9 +96,9 @@ class Mamba(Component):
         """The state."""
         return slots
 
-    def matched(self, slots: np.ndarray, length: int) -> np.ndarray:
+    def matched(self, length: int) -> int:
         """The state at the end."""
-        return slots[: min(length, 1)]
+        return min(length, 1)
 
     def held(self, store: MambaStore, columns: Mapping[str, np.ndarray], index: int) -> tuple[int, ...] | None:
         """The state's slot."""

@@ -49,9 +49,9 @@ class PerToken(Component):
         start, length = columns["start"][index], columns["length"][index]
         return tuple(np.asarray(store.slots)[start : start + length].tolist())
 
-    def matched(self, slots: np.ndarray, length: int) -> np.ndarray:
+    def matched(self, length: int) -> int:
         """The prefix."""
-        return slots[:length]
+        return length
 
     def split(self, front: Row, rear: Row) -> tuple[Row, Row]:
         """Both parts keep everything: slots lie beside the tokens, and whoever holds a span holds both parts of it."""

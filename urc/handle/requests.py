@@ -392,4 +392,4 @@ class RequestCalls(SessionCalls):
             if not component.copies_on_write:
                 name = component.name
                 mine = request.slots[name][component.needed(0, whole) :]
-                request.slots[name] = np.concatenate([component.matched(np.asarray(rows[name]), whole), mine])
+                request.slots[name] = np.concatenate([rows[name][: component.matched(whole)], mine])
