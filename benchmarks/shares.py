@@ -112,13 +112,15 @@ class Clocks:
     def __init__(self, cache: Any) -> None:
         self.cache, self.seconds, self.calls = cache, {}, {}
         self.nothing: dict[Any, Nothing] = {}
+        self.watched = set()
         cache._batch = self._timed("keys", cache._batch)
 
     def around_programs(self) -> None:
         """That the cache has called so far."""
         programs = self.cache._arrays.calls
         for program, call in programs.items():
-            if program not in self.calls:
+            if program not in self.watched:
+                self.watched.add(program)
                 programs[program] = call._replace(run=self._timed("program", self._counted(program, call)))
         self.reset()
 

@@ -1,7 +1,7 @@
 """Many at once: a scheduling step in one compiled call, and the batched forms of single calls."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,8 +172,9 @@ class BatchCalls(RequestCalls):
         locked = (rows[:, 0] == Status.OK).tolist()
         ends, sinces = rows[:, 1].tolist(), map(tuple, rows[:, 2:].tolist())
         serials = list(itertools.islice(self._serials, len(nodes)))
-        receipts = list(map(Receipt, nodes, ends, serials, itertools.repeat(self._id)))
-        self._holds.update(zip(serials, map(Hold, receipts, sinces), strict=True))
+        receipts = _all_of(Receipt, nodes, ends, serials, itertools.repeat(self._id))
+        holds = _all_of(Hold, receipts, sinces, itertools.repeat(frozenset()), itertools.repeat(False))
+        self._holds.update(zip(serials, holds, strict=True))
         if not all(locked):
             for serial in itertools.compress(serials, [not one for one in locked]):
                 del self._holds[serial]
@@ -217,32 +218,36 @@ class BatchCalls(RequestCalls):
         keys, numbers, page, root = [], [], self.config.page_size, self._node(0)
         given: dict[str, list[int]] = {name: [] for name in self._names}
         handed: dict[str, list[np.ndarray]] = {name: [] for name in self._names}
+        kinds = [(c.name, c, c.copies_on_write) for c in self.config.components]
         for request, tokens in pairs:
             key = self._computed(request, tokens)
             session, space = request.session, self._namespaces.number(request.namespace)
             if session is not None and session in self._streaming:
                 raise InvalidInput("a request of a streaming session goes on: commit_finished")
             keys.append(key)
-            evicted = []
-            for component in self.config.components:
-                name, row = component.name, request.slots[component.name]
-                evicted.append(gone := request.given_up.get(name, 0))
-                given[name].append(len(row))
-                if not component.copies_on_write:
+            ends, evicted, firsts = [], [], []
+            for name, component, copied in kinds:
+                row, gone = request.slots[name], request.given_up.get(name, 0)
+                end = len(row)
+                if not copied:
                     row = component.handed_over(row, request.committed, gone)
+                given[name].append(end)
                 handed[name].append(row)
+                ends.append(end)
+                evicted.append(gone)
+                firsts.append(end - len(row))
             receipt = request.receipt
             numbers.append(
                 [
                     *(len(key), space, request.committed, request.inserted, 0, self._namespaces.stamp(space)),
-                    *(given[name][-1] for name in self._names),
+                    *ends,
                     *evicted,
                     *(node_parts(receipt.node) if receipt.node else root),
                     receipt.end,
                     *self._holds[receipt.serial].since,
                     *((-1, 0) if session is None else self._session(session)),
                     len(key) % page == 0,
-                    *(given[name][-1] - len(handed[name][-1]) for name in self._names),
+                    *firsts,
                 ]
             )
         width_of_all = 6 + 2 * len(self._names) + 3 + len(self._names) + 3 + len(self._names)
@@ -300,3 +305,8 @@ class BatchCalls(RequestCalls):
 def _together(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Slots of many, one after the other, in an array of their own."""
     return np.concatenate(parts) if parts else NO_SLOTS
+
+
+def _all_of(kind: type, *columns: Iterable[Any]) -> list[Any]:
+    """The NamedTuples of one kind that have these fields, without a Python call for each."""
+    return list(map(tuple.__new__, itertools.repeat(kind), zip(*columns, strict=False)))
