@@ -368,5 +368,5 @@ def test_the_parts_of_a_call_are_all_of_it(small, op, monkeypatch):
     nothing = clocks.nothing[program]
     updated = {"nodes", "heads", "scalars", "victims"} | ({"tokens", "full", "mamba"} if op == "insert" else set())
     assert len(nothing.updated) == len(updated) + (op == "insert")  # the store of Full is two arrays
-    assert len(nothing.given) == (3 if op == "insert" else 1)
+    assert len(nothing.given) == (2 if op == "insert" else 1)
     subject.cache.check()

@@ -33,7 +33,7 @@ GIVEN: dict[str, tuple[tuple, dict[str, Any]]] = {
     "match_prefixes": ((shaped(ROWS, KEY + 3),), {}),
     "probe": ((shaped(KEY + 2),), {}),
     "probes": ((shaped(ROWS, KEY + 3),), {}),
-    "insert": ((shaped(KEY + INSERT), *SLOTS), {}),
+    "insert": ((shaped(KEY + INSERT + 1), *SLOTS[:2]), {}),
     "inserts": ((shaped(ROWS, INSERT + N), shaped(ROWS, KEY), *BATCH), {}),
     "evict": ((shaped(N),), {}),
     "lock": ((shaped(3 + compiled.MOST_RELEASES * RECEIPT),), {}),
@@ -49,7 +49,7 @@ GIVEN: dict[str, tuple[tuple, dict[str, Any]]] = {
     "begin": ((shaped(KEY + 3),), {}),
     "begins": ((shaped(ROWS, KEY + 3),), {}),
     "reserve": ((shaped(N),), {"widths": (8, 8, 0)}),
-    "commit": ((shaped(KEY + INSERT + RECEIPT + 1), *SLOTS), {"finished": False}),
+    "commit": ((shaped(KEY + INSERT + 1 + RECEIPT + 1), *SLOTS[:2]), {"finished": False}),
     "step": (
         (shaped(ROWS, INSERT + RECEIPT + 3 + N), shaped(ROWS, KEY), shaped(ROWS, KEY + 4), *BATCH),
         {"width": KEY},

@@ -101,15 +101,26 @@ def _inserted(
     return state, (inserted.status, inserted.prefix_len, inserted.node.index, inserted.node.generation, *each)
 
 
+def _held(state: CacheState, own: jax.Array, rows: tuple[jax.Array, ...]) -> dict[str, jax.Array]:
+    """Slots by component: one out of `own` of each that copies on write, rows of the others."""
+    alone, others = iter([own[i : i + 1] for i in range(len(own))]), iter(rows)
+    return {c.name: next(alone if c.copies_on_write else others) for c in state.config.components}
+
+
+def _own(state: CacheState) -> int:
+    """How many components copy on write."""
+    return sum(component.copies_on_write for component in state.config.components)
+
+
 @program(*NODES, reads=(), lone=True)
 def insert(state: CacheState, key: jax.Array, *slots: jax.Array) -> tuple[CacheState, Arrays]:
-    """`key`: a key, then numbers, see `_options`. `slots`: in the components' order.
+    """`key`: a key, then numbers, see `_options`, and a slot for each component that copies on write.
 
-    BAD_PREFIX too if what is said not to be in the tree holds a negative token.
+    `slots`: of the others, in order. BAD_PREFIX too if what is said not to be in the tree holds a negative token.
     """
-    names = names_of(state)
-    numbers, held = key[-(6 + 2 * len(names)) :], dict(zip(names, slots, strict=True))
-    options = _options(names, numbers)
+    names, own = names_of(state), _own(state)
+    numbers = key[len(key) - 6 - 2 * len(names) - own :]
+    options, held = _options(names, numbers), _held(state, numbers[len(numbers) - own :], slots)
     prev = options.pop("prev_prefix_len")
     prev = jnp.where(none_null(key, prev, numbers[0]), prev, NULL)
     state, inserted = insert_from(state, key, jnp.int32(0), numbers[0], held, prev_prefix_len=prev, **options)
@@ -307,14 +318,15 @@ def reserve(state: CacheState, counts: jax.Array, *, widths: tuple[int, ...]) ->
 
 @program(*ALL)
 def commit(state: CacheState, key: jax.Array, *slots: jax.Array, finished: bool) -> tuple[CacheState, Arrays]:
-    """`key`: a key, then numbers: as for an insert, then a receipt's, then whether the state may stay in the tree.
+    """`key`: a key, then numbers and slots as for an insert, a receipt's, whether the state may stay in the tree.
 
     What an insert returns; of a request that goes on a row, of that, (end, since.., left..), and its slots.
     """
-    names, at = names_of(state), 6 + 2 * len(state.config.components)
+    names, own = names_of(state), _own(state)
+    at = 6 + 2 * len(names) + own
     more = at + 3 + len(names) + 1
     numbers = key[-more:]
-    receipt, held = _receipt(state, numbers[at:]), dict(zip(names, slots, strict=True))
+    receipt, held = _receipt(state, numbers[at:]), _held(state, numbers[at - own : at], slots)
     options = _options(names, numbers)
     state, done = commit_from(
         state, receipt, key, jnp.int32(0), numbers[0], held, finished=finished, leaves=numbers[-1] > 0, **options

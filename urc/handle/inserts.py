@@ -117,13 +117,15 @@ class InsertCalls(TreeCalls):
             count("priority", priority, -MAX_INT32 - 1),
         ]
         numbers.append(self._namespaces.stamp(space))
-        handed = {}
+        handed, own = {}, []
         for component in config.components:
             name = component.name
             given = self._given(component, slots, length, whole, component.counts(length, whole))
-            handed[name] = component.handed_over(given, prev, evicted[name])
+            handed[name] = mine = component.handed_over(given, prev, evicted[name])
             numbers.append(len(given))
-        numbers += evicted.values()
+            if component.copies_on_write:
+                own.append(int(mine[0]) if len(mine) else -1)
+        numbers += [*evicted.values(), *own]
         return Entry(key, handed, numbers)
 
     def _given(
@@ -196,7 +198,7 @@ class InsertCalls(TreeCalls):
         return tuple(self._form(tokens).rooms.values())
 
     def _filled(self, entry: Entry) -> list[np.ndarray]:
-        """Buffers with a key and the numbers behind it, and slots of each component.
+        """Buffers with a key and the numbers behind it, and with slots of each component that does not copy on write.
 
         They are of widths that go with the key's, however many slots there are.
         """
@@ -206,10 +208,11 @@ class InsertCalls(TreeCalls):
         padded[: len(key)] = key
         padded[columns:] = numbers
         buffers = [padded]
-        for handed, most in zip(all_handed.values(), self._form(columns).rooms.values(), strict=True):
-            end, row = numbers[i], self._buffers.take(width(most))
-            row[end - len(handed) : end] = handed  # no other is looked at
-            buffers.append(row)
+        for name, handed in all_handed.items():
+            if name not in self._writers:
+                end, row = numbers[i], self._buffers.take(width(self._form(columns).rooms[name]))
+                row[end - len(handed) : end] = handed  # no other is looked at
+                buffers.append(row)
             i += 1
         return buffers
 

@@ -90,7 +90,8 @@ class StateOwner:
         self._buffers = Buffers()
         self._least_width = width(config.page_size)
         self._forms: dict[int, Layout] = {}  # of rows of results, by the tokens that there is room for
-        writers = sum(component.copies_on_write for component in config.components)
+        self._writers = {component.name for component in config.components if component.copies_on_write}
+        writers = len(self._writers)
         number = len(config.components)
         self._matched_fields = 6 + number  # numbers in a row of a match
         self._begun_fields = 1 + self._matched_fields + 1 + number + writers

@@ -327,6 +327,7 @@ class RequestCalls(SessionCalls):
             *(len(key), space, request.committed, request.inserted, count("priority", priority, -(2**31))),
             self._namespaces.stamp(space),
             *(*given, *evicted),
+            *(int(handed[name][0]) for name in self._names if name in self._writers),
             *self._node(request.receipt.node),
             request.receipt.end,
             *self._hold(request.receipt).since,
