@@ -54,7 +54,10 @@ def tokens_of(tokens: Tokens, max_len: int) -> np.ndarray:
 
 def rows_of(keys: Sequence[Tokens], max_len: int) -> list[np.ndarray]:
     """`tokens_of` each key, but that they are >= 0: see `demand_tokens`."""
-    rows = [integers("tokens", key) for key in keys]
+    array, int32 = np.ndarray, _INT32
+    rows = [
+        key if type(key) is array and key.dtype is int32 and key.ndim == 1 else integers("tokens", key) for key in keys
+    ]
     if max(map(len, rows), default=0) > max_len:
         for row in rows:
             tokens_of(row, max_len)

@@ -1,6 +1,5 @@
 """Calls that find, change and protect what is in the tree."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -212,8 +211,8 @@ class TreeCalls(StateOwner):
         batch, columns = self._shape(rows, like)
         each, number = 3 + len(numbers), len(rows)
         padded = self._buffers.take(batch, columns + each)
-        flat, lengths = padded.reshape(-1), list(map(len, rows))
-        ends = list(itertools.accumulate(lengths))
+        flat, lengths = padded.reshape(-1), np.array(list(map(len, rows)), np.int32)
+        ends = np.cumsum(lengths)
         if rows:
             tokens = np.concatenate(rows, out=flat[: ends[-1]])
             demand_tokens(tokens, rows)
