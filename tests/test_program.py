@@ -37,7 +37,7 @@ GIVEN: dict[str, tuple[tuple, dict[str, Any]]] = {
     "inserts": ((shaped(ROWS, INSERT + N), shaped(ROWS, KEY), *BATCH), {}),
     "evict": ((shaped(N),), {}),
     "lock": ((shaped(3 + compiled.MOST_RELEASES * RECEIPT),), {}),
-    "locks": ((shaped(ROWS, 2),), {}),
+    "locks": ((shaped(ROWS, 2), shaped(1 + compiled.MOST_RELEASES * RECEIPT)), {}),
     "unlocks": ((shaped(ROWS, RECEIPT),), {}),
     "release_early": ((shaped(RECEIPT),), {"name": "swa"}),
     "open_session": ((), {}),

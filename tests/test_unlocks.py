@@ -90,6 +90,22 @@ def test_many_at_once(cache, calls, number):
     assert cache.sizes()["full"].protected == 0
 
 
+def test_all_of_a_batch_go_with_the_next_one(cache, calls):
+    node = insert(cache, A).node
+    calls.clear()
+    for number in (5, compiled.MOST_RELEASES, 1):
+        cache.unlock_all(cache.lock_all([node] * number))
+    assert calls == ["locks"] * 3
+    assert cache.sizes()["full"].protected == 0
+    receipts = cache.lock_all([node] * (compiled.MOST_RELEASES + 1))
+    cache.unlock(receipts[0])
+    cache.unlock_all(receipts[1:])  # one too many for one call
+    assert calls[3:] == ["lock", "locks", "lock"]
+    assert cache.sizes()["full"].protected == 0
+    cache.unlock_all(cache.lock_all([node] * (compiled.MOST_RELEASES + 1)))  # more than go with another call
+    assert calls[6:] == ["lock", "locks", "unlocks"]
+
+
 def test_it_is_not_live_any_more_at_once(cache):
     receipt = cache.lock(insert(cache, A).node)
     cache.unlock(receipt)

@@ -195,34 +195,40 @@ def _lock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, list[jax.A
     return state, [status, *since_of(state, receipt)]
 
 
+def _release(state: CacheState, numbers: jax.Array, at: int) -> tuple[CacheState, jax.Array]:
+    """`numbers`: from `at` on (n, receipts..), of which n are released. Returns the largest status (i32[])."""
+    each = 3 + len(state.config.components)
+
+    def one(carry: tuple) -> tuple:
+        state, worst, i = carry
+        state, status = _unlock(state, lax.dynamic_slice(numbers, (at + 1 + i * each,), (each,)))
+        return state, jnp.maximum(worst, status), i + 1
+
+    more = lambda carry: carry[2] < numbers[at]
+    return lax.while_loop(more, one, (state, jnp.int32(Status.OK), jnp.int32(0)))[:2]
+
+
 @program(*HOLDS, reads=(), lone=True, sees_locks=False)
 def lock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
     """(row, generation, n, receipts..) -> (status, end, since.., status of the releases).
 
     n receipts are released first; a row of NULL: then none is locked.
     """
-    each = 3 + len(state.config.components)
-
-    def release(carry: tuple) -> tuple:
-        state, worst, i = carry
-        state, status = _unlock(state, lax.dynamic_slice(numbers, (3 + i * each,), (each,)))
-        return state, jnp.maximum(worst, status), i + 1
-
-    more = lambda carry: carry[2] < numbers[2]
-    state, worst, _ = lax.while_loop(more, release, (state, jnp.int32(Status.OK), jnp.int32(0)))
+    state, worst = _release(state, numbers, 2)
     state, fields = _lock(state, numbers)
     return state, (jnp.stack([*fields, worst]),)
 
 
-@program(*HOLDS, reads=())
-def locks(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
-    """(row, generation) of each of B, the root to fill up -> (status, end, since..) of each."""
+@program(*HOLDS, reads=(), sees_locks=False)
+def locks(state: CacheState, nodes: jax.Array, releases: jax.Array) -> tuple[CacheState, Arrays]:
+    """(row, generation) of each of B, the root to fill up; (n, receipts..). Returns what `lock` does of each."""
+    state, worst = _release(state, releases, 0)
 
     def one(state: CacheState, mine: jax.Array) -> tuple[CacheState, jax.Array]:
         state, fields = _lock(state, mine)
-        return state, jnp.stack(fields)
+        return state, jnp.stack([*fields, worst])
 
-    state, fields = lax.scan(one, state, numbers)
+    state, fields = lax.scan(one, state, nodes)
     return state, (fields,)
 
 
@@ -389,9 +395,5 @@ def abort(state: CacheState, numbers: jax.Array, *slots: jax.Array) -> tuple[Cac
     names = names_of(state)
     for j, name in enumerate(names):
         state = ops.free(state, name, slots[j], numbers[j])
-    return _unlocked(state, numbers[len(names) :])
-
-
-def _unlocked(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
-    state, status = _unlock(state, numbers)
+    state, status = _unlock(state, numbers[len(names) :])
     return state, (status,)

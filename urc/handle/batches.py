@@ -167,10 +167,14 @@ class BatchCalls(RequestCalls):
             return []
         padded = np.zeros((batch_width(len(nodes)), 2), np.int32)
         padded[: len(nodes)] = self._all_nodes(nodes)
-        (out,) = self._call(compiled.locks, padded)
+        releases = self._buffers.take(self._releases_size)
+        self._releases(releases)
+        (out,) = self._call(compiled.locks, padded, releases)
         rows = np.asarray(out)[: len(nodes)]
+        self._buffers.give(releases)
+        self._are_released(int(rows[0, -1]))
         locked = (rows[:, 0] == Status.OK).tolist()
-        ends, sinces = rows[:, 1].tolist(), map(tuple, rows[:, 2:].tolist())
+        ends, sinces = rows[:, 1].tolist(), map(tuple, rows[:, 2:-1].tolist())
         serials = list(itertools.islice(self._serials, len(nodes)))
         receipts = _all_of(Receipt, nodes, ends, serials, itertools.repeat(self._id))
         holds = _all_of(Hold, receipts, sinces, itertools.repeat(frozenset()), itertools.repeat(False))
@@ -183,22 +187,22 @@ class BatchCalls(RequestCalls):
         return receipts
 
     def unlock_all(self, receipts: Sequence[Receipt]) -> None:
-        """`unlock` of each receipt, in one call."""
+        """`unlock` of each receipt; of more than a few in a call of their own."""
         given = sequence("receipts", receipts)
         holds = [self._callers(receipt) for receipt in given]
         serials = [receipt.serial for receipt in given]
         if len(set(serials)) < len(given):
             raise InvalidInput("a receipt is given twice")
-        if not given:
-            return
-        padded = np.zeros((batch_width(len(given)), 3 + len(self._names)), np.int32)
-        padded[len(given) :, 0] = -1
-        padded[: len(given), :2] = self._all_nodes([receipt.node for receipt in given])
-        padded[: len(given), 2] = [receipt.end for receipt in given]
-        padded[: len(given), 3:] = [hold.since for hold in holds]
-        (status,) = self._call(compiled.unlocks, padded)
-        if np.count_nonzero(np.asarray(status)[: len(given)] != Status.OK):
-            raise InvariantError("a live receipt could not be released")
+        listed = list(map(self._listed, holds))
+        if len(given) <= compiled.MOST_RELEASES:
+            self._release(listed)
+        else:
+            padded = np.zeros((batch_width(len(given)), 3 + len(self._names)), np.int32)
+            padded[len(given) :, 0] = -1
+            padded[: len(given)] = listed
+            (status,) = self._call(compiled.unlocks, padded)
+            if np.count_nonzero(np.asarray(status)[: len(given)] != Status.OK):
+                raise InvariantError("a live receipt could not be released")
         for serial in serials:
             del self._holds[serial]
 

@@ -98,6 +98,7 @@ class StateOwner:
         self._committed_fields = 4 + 3 * number + 1 + number + writers
         self._streaming: dict[int, Request | None] = {}  # streaming sessions, and the request of each
         self._released: list[list[int]] = []  # receipts unlocked, of which the state does not know yet
+        self._releases_size = 1 + compiled.MOST_RELEASES * (3 + number)
         self._shared, self._epoch = False, 0
         self._arrays = StateArrays(states.init(config))
         columns = self._arrays.state.scalars.columns
@@ -211,20 +212,36 @@ class StateOwner:
             self._shared = False
         return program(arrays, *given, **static)
 
-    def _lock_after_releases(self, index: int, generation: int) -> list[int]:
-        """Releases what was unlocked since the last time, then locks a node (NULL: none): (status, end, since..)."""
-        released = self._released
-        numbers = self._buffers.take(3 + compiled.MOST_RELEASES * (3 + len(self._names)))
-        numbers[0], numbers[1], numbers[2] = index, generation, len(released)
-        if released:
-            listed = list(itertools.chain.from_iterable(released))
-            numbers[3 : 3 + len(listed)] = listed
-        (out,) = self._call(compiled.lock, numbers)
-        *fields, status = np.asarray(out).tolist()
-        self._buffers.give(numbers)
+    def _release(self, receipts: list[list[int]]) -> None:
+        """Has receipts released with the next call that it matters to, if they are as few as go with one."""
+        if self._arrays.leaves[0].is_deleted():
+            self._demand_state()
+        if len(self._released) + len(receipts) > compiled.MOST_RELEASES:
+            self._lock_after_releases(NULL, 0)
+        self._released += receipts
+
+    def _releases(self, numbers: np.ndarray) -> None:
+        """Puts what is to be released into (n, receipts..)."""
+        numbers[0] = len(self._released)
+        if self._released:
+            listed = list(itertools.chain.from_iterable(self._released))
+            numbers[1 : 1 + len(listed)] = listed
+
+    def _are_released(self, status: int) -> None:
+        """What was to be released has been, with that outcome."""
         self._released = []
         if status != Status.OK:
             raise InvariantError(f"a live receipt could not be released: {Status(status).name}")
+
+    def _lock_after_releases(self, index: int, generation: int) -> list[int]:
+        """Releases what is to be released, then locks a node (NULL: none): (status, end, since..)."""
+        numbers = self._buffers.take(2 + self._releases_size)
+        numbers[0], numbers[1] = index, generation
+        self._releases(numbers[2:])
+        (out,) = self._call(compiled.lock, numbers)
+        *fields, status = np.asarray(out).tolist()
+        self._buffers.give(numbers)
+        self._are_released(status)
         return fields
 
     def _current(self) -> CacheState:

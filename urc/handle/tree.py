@@ -22,7 +22,6 @@ from urc.errors import InvalidInput, InvariantError, Status
 from urc.handle.owner import Hold, StateOwner
 from urc.program import Program
 from urc.results import EvictResult, MatchBatch, MatchResult, Receipt, match_result, node_parts
-from urc.tables.packed import NULL
 
 
 class TreeCalls(StateOwner):
@@ -154,12 +153,7 @@ class TreeCalls(StateOwner):
 
         With the next call for which that makes a difference, as a lock, in one; looking at the cache is one.
         """
-        numbers = self._listed(self._callers(receipt))
-        if self._arrays.leaves[0].is_deleted():
-            self._demand_state()
-        if len(self._released) == compiled.MOST_RELEASES:
-            self._lock_after_releases(NULL, 0)
-        self._released.append(numbers)
+        self._release([self._listed(self._callers(receipt))])
         del self._holds[receipt.serial]
 
     def _callers(self, receipt: Receipt) -> Hold:
