@@ -141,6 +141,22 @@ def test_a_reset_in_between_leaves_nothing_to_be_done(cache, calls):
     assert calls == []
 
 
+def test_an_interruption_right_after_does_not_release_twice(cache, monkeypatch):
+    node = insert(cache, A).node
+    other = cache.lock(node)
+    cache.unlock(cache.lock(node))
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(cache._buffers, "give", interrupted)
+        cache.sizes()
+    assert cache.sizes()["full"].protected == 4
+    cache.unlock(other)
+    assert cache.sizes()["full"].protected == 0
+
+
 def test_without_a_state_the_receipt_stays_live(cache):
     receipt, saved = cache.lock(insert(cache, A).node), jax.tree.map(np.asarray, cache.state)
     jax.tree.map(lambda leaf: leaf.delete(), cache.state)

@@ -8,7 +8,7 @@ import numpy as np
 
 from urc import compiled
 from urc.arguments import Namespace, Tokens, batch_width, count, demand_tokens, sequence, width
-from urc.errors import InvalidInput, InvariantError, Status
+from urc.errors import InvalidInput, Status
 from urc.handle.inserts import Entries
 from urc.handle.owner import NO_SLOTS, Hold
 from urc.handle.requests import RequestCalls
@@ -170,9 +170,10 @@ class BatchCalls(RequestCalls):
         releases = self._buffers.take(self._releases_size)
         self._releases(releases)
         (out,) = self._call(compiled.locks, padded, releases)
+        self._released = []
         rows = np.asarray(out)[: len(nodes)]
         self._buffers.give(releases)
-        self._are_released(int(rows[0, -1]))
+        self._demand_released(int(rows[0, -1]))
         locked = (rows[:, 0] == Status.OK).tolist()
         ends, sinces = rows[:, 1].tolist(), map(tuple, rows[:, 2:-1].tolist())
         serials = list(itertools.islice(self._serials, len(nodes)))
@@ -201,8 +202,7 @@ class BatchCalls(RequestCalls):
             padded[len(given) :, 0] = -1
             padded[: len(given)] = listed
             (status,) = self._call(compiled.unlocks, padded)
-            if np.count_nonzero(np.asarray(status)[: len(given)] != Status.OK):
-                raise InvariantError("a live receipt could not be released")
+            self._demand_released(int(np.asarray(status)[: len(given)].max()))
         for serial in serials:
             del self._holds[serial]
 

@@ -109,14 +109,8 @@ class InsertCalls(TreeCalls):
             raise InvalidInput(f"prev_prefix_len is {prev}, but the key has {whole} tokens in whole pages")
         by_name("slots", slots, self._names)
         evicted = self._evicted_len(evicted_len)
-        numbers = [
-            length,
-            space,
-            prev,
-            count("inserted_len", inserted_len),
-            count("priority", priority, -MAX_INT32 - 1),
-        ]
-        numbers.append(self._namespaces.stamp(space))
+        numbers = [length, space, prev, count("inserted_len", inserted_len)]
+        numbers += [count("priority", priority, -MAX_INT32 - 1), self._namespaces.stamp(space)]
         handed, own = {}, []
         for component in config.components:
             name = component.name

@@ -227,9 +227,8 @@ class StateOwner:
             listed = list(itertools.chain.from_iterable(self._released))
             numbers[1 : 1 + len(listed)] = listed
 
-    def _are_released(self, status: int) -> None:
-        """What was to be released has been, with that outcome."""
-        self._released = []
+    def _demand_released(self, status: int) -> None:
+        """InvariantError if something was not there to be released."""
         if status != Status.OK:
             raise InvariantError(f"a live receipt could not be released: {Status(status).name}")
 
@@ -239,9 +238,10 @@ class StateOwner:
         numbers[0], numbers[1] = index, generation
         self._releases(numbers[2:])
         (out,) = self._call(compiled.lock, numbers)
+        self._released = []
         *fields, status = np.asarray(out).tolist()
         self._buffers.give(numbers)
-        self._are_released(status)
+        self._demand_released(status)
         return fields
 
     def _current(self) -> CacheState:
