@@ -232,7 +232,7 @@ class Batches:
         same(f"stop of {what} {i}", urc.Stop(int(got.stop[i])).name, want.stop)
         same(f"hits of {what} {i}", {n: int(hit[i]) for n, hit in got.hits.items()}, want.hits)
         for component in self.config.components:
-            held = component.matched(got.slots[component.name][i], want.device_len).tolist()
+            held = got.slots[component.name][i][: component.matched(want.device_len)].tolist()
             same(f"slots of {what} {i}", held, want.slots[component.name])
 
     def answer(self, asked: dict[str, Any], got: dict[str, Any]) -> None:

@@ -3,13 +3,15 @@
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import urc
-from urc import compiled
+from urc import compiled, ops
 from urc import state as states
-from urc.program import Program, StateArrays
+from urc.program import Program, StateArrays, program
+from urc.state import NodeRef
 
 KINDS = {
     "full": (urc.Full(),),
@@ -50,12 +52,11 @@ def loops(text: str) -> list[str]:
     return found
 
 
-def compiled_text(kinds: tuple, page_size: int, name: str, *given: jax.ShapeDtypeStruct) -> str:
+def compiled_text(kinds: tuple, page_size: int, made: Program, *given: jax.ShapeDtypeStruct) -> str:
     config = urc.CacheConfig(
         components=kinds, page_size=page_size, pools={kind.name: 4096 for kind in kinds}, max_nodes=60_000
     )
     arrays = StateArrays(states.init(config))
-    made = getattr(compiled, name)
     program = Program(made.transition, made.writes, made.reads)  # the module's own may be one kernel
     return program.lower(arrays, *given).compile().as_text()
 
@@ -63,19 +64,35 @@ def compiled_text(kinds: tuple, page_size: int, name: str, *given: jax.ShapeDtyp
 @pytest.mark.parametrize("page_size", [1, 64])
 @pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS.keys())
 def test_a_match_is_loops_of_one_kernel(kinds, page_size):
-    text = compiled_text(kinds, page_size, "match_prefix", KEY)
+    text = compiled_text(kinds, page_size, compiled.match_prefix, KEY)
     if "xla_cpu_small_call" not in text:
         pytest.skip("this XLA makes no kernels of loops")
     cut = loops(text)  # runs at most once
     assert len(cut) <= 1, cut
-    assert loops(compiled_text(kinds, page_size, "probe", KEY)) == []
+    assert loops(compiled_text(kinds, page_size, compiled.probe, KEY)) == []
+
+
+@program(*compiled.HOLDS, reads=())
+def lock(state, numbers):
+    state, receipt, status = ops.lock(state, NodeRef(index=numbers[0], generation=numbers[1]))
+    return state, (jnp.stack([status, receipt.end, *receipt.since.values()]),)
+
+
+@program(*compiled.HOLDS, reads=())
+def unlock(state, numbers):
+    since = {name: numbers[3 + i] for i, name in enumerate(c.name for c in state.config.components)}
+    node = NodeRef(index=numbers[0], generation=numbers[1])
+    state, status = ops.unlock(state, ops.Receipt(node=node, end=numbers[2], since=since))
+    return state, (status,)
 
 
 @pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS.keys())
 def test_a_lock_is_loops_of_one_kernel(kinds):
-    size = {"lock": 2, "unlock": 3 + len(kinds)}
-    text = {name: compiled_text(kinds, 1, name, jax.ShapeDtypeStruct((n,), np.int32)) for name, n in size.items()}
-    if "xla_cpu_small_call" not in text["lock"]:
+    """Of themselves: the program of the handle's lock has both, in a loop."""
+    numbers = jax.ShapeDtypeStruct((3 + len(kinds),), np.int32)
+    text = compiled_text(kinds, 1, lock, numbers)
+    if "xla_cpu_small_call" not in text:
         pytest.skip("this XLA makes no kernels of loops")
-    assert loops(text["lock"]) == []
-    assert len(loops(text["unlock"])) <= (len(kinds) > 1)  # the counts of several kinds on the way up are too much
+    assert loops(text) == []
+    text = compiled_text(kinds, 1, unlock, numbers)
+    assert len(loops(text)) <= (len(kinds) > 1)  # the counts of several kinds on the way up are too much
