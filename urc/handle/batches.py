@@ -188,7 +188,7 @@ class BatchCalls(RequestCalls):
         return receipts
 
     def unlock_all(self, receipts: Sequence[Receipt]) -> None:
-        """`unlock` of each receipt; of more than a few in a call of their own."""
+        """`unlock` of each receipt, carried out together; of more than 64 at once, in a call of their own."""
         given = sequence("receipts", receipts)
         holds = [self._callers(receipt) for receipt in given]
         serials = [receipt.serial for receipt in given]

@@ -151,7 +151,7 @@ class TreeCalls(StateOwner):
     def unlock(self, receipt: Receipt) -> None:
         """Releases exactly what the lock took and still holds.
 
-        With the next call for which that makes a difference, as a lock, in one; looking at the cache is one.
+        It is carried out with the next lock, or before the next call to which it matters; looking at the cache is one.
         """
         self._release([self._listed(self._callers(receipt))])
         del self._holds[receipt.serial]
