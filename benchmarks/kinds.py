@@ -10,8 +10,6 @@ one round: 1 would be no cost at all.
 import argparse
 import gc
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -20,7 +18,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from rich.console import Console
+from output import environment, show  # benchmarks/output.py
 from rich.table import Table
 from workload import BATCH, NEW, Tree, timed  # benchmarks/workload.py
 
@@ -197,16 +195,10 @@ def main() -> None:
         cases = run([2048], [16], seconds=1.0, least=5)
     else:
         cases = run([2048, 8192], [1, 64], seconds=3.0, least=15)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160
-    console.print(table(cases))
+    show(table(cases))
     if arguments.json:
         document = {
-            "python": platform.python_version(),
-            "jax": jax.__version__,
-            "device": jax.devices()[0].platform,
-            "cpus": os.cpu_count(),
+            **environment(),
             "cases": cases,
         }
         arguments.json.write_text(json.dumps(document, indent=2) + "\n")

@@ -12,8 +12,6 @@ import gc
 import itertools
 import json
 import math
-import os
-import platform
 import statistics
 import sys
 import time
@@ -24,6 +22,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from output import environment, show  # benchmarks/output.py
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -224,10 +223,7 @@ def table(cases: list[Case]) -> Table:
 
 def document(cases: list[Case]) -> dict:
     return {
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "device": jax.devices()[0].platform,
-        "cpus": os.cpu_count(),
+        **environment(),
         "cases": [
             {
                 "op": case.op,
@@ -257,10 +253,7 @@ def main() -> None:
         cases = run([256, 2048], (16,), Cost(seconds=1.0, least=5, most=30))
     else:
         cases = run(list(LEVELS), PAGES, Cost(seconds=4.0, least=7, most=50))
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160
-    console.print(table(cases))
+    show(table(cases))
     if arguments.json:
         arguments.json.write_text(json.dumps(document(cases), indent=2) + "\n")
 

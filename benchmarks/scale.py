@@ -11,8 +11,6 @@ import dataclasses
 import gc
 import itertools
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +21,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from output import environment, show  # benchmarks/output.py
 from rich.console import Console
 from rich.table import Table
 from sglang_report import Spread, number, spread  # benchmarks/sglang_report.py
@@ -599,10 +598,7 @@ def document(ratios: list[Ratio], rows: list[dict[str, Any]], calls: list[Calls]
     shape = lambda one: {str(q): float(one.quantile(q)) for q in QUANTILES} | {"compacting": one.compacting}
     name = lambda one: {"kinds": one.kinds, "pool": one.pool, "call": one.call, "calls": len(one.seconds)}
     return {
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "device": jax.devices()[0].platform,
-        "cpus": os.cpu_count(),
+        **environment(),
         "ratios": [{**ratio._asdict(), "value": ratio.value._asdict(), "met": ratio.met} for ratio in ratios],
         "bytes_per_token": rows,
         "calls": [{**name(one), "compactions": int(one.compacted.sum()), "medians": shape(one)} for one in calls],
@@ -647,11 +643,7 @@ def main() -> None:
     rows = by_byte()
     ratios = by_path(cost, say) + by_size(cost, say)
     calls = in_the_long_run(cost, say)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 180
-    for table in tables(ratios, rows, calls):
-        console.print(table)
+    show(*tables(ratios, rows, calls), width=180)
     if arguments.json:
         arguments.json.write_text(json.dumps(document(ratios, rows, calls), indent=2) + "\n")
     if arguments.plot:

@@ -10,14 +10,13 @@ makes one call for each of its requests. Without a peer, urc is measured alone.
 import argparse
 import json
 import math
-import os
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
+from output import environment, show
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from sglang_install import install
@@ -176,18 +175,9 @@ def main() -> None:
     finally:
         if peer:
             peer.close()
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160
-    console.print(ratio_table(cases) if peer else alone_table(cases))
+    show(ratio_table(cases) if peer else alone_table(cases))
     if arguments.json:
-        about: dict[str, Any] = {
-            "python": platform.python_version(),
-            "jax": jax.__version__,
-            "device": jax.devices()[0].platform,
-            "cpus": os.cpu_count(),
-            "peer": "SGLang 0.5.23" if peer else None,
-        }
+        about = {**environment(), "peer": "SGLang 0.5.23" if peer else None}
         arguments.json.write_text(json.dumps(document(about, cases), indent=2) + "\n")
     if arguments.plot:
         plot(cases, arguments.plot, alone=not peer)

@@ -7,12 +7,9 @@ on a CPU would cost more than the tree.
 """
 
 # pyright: reportMissingImports=false
-import gc
 import logging
 from array import array
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +24,7 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.components.base import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
-from workload import BATCH, LEAVES, NEW, STEP, WINDOW, Tree, timed
+from workload import BATCH, LEAVES, NEW, STEP, WINDOW, Tree, undisturbed
 
 STATE_EVERY = 64  # tokens between two places at which a Mamba state may be kept; no more than a page of 64
 
@@ -191,13 +188,13 @@ class Subject:
     def match(self, number: int) -> tuple[float, list[int]]:
         given = [MatchPrefixParams(key=key_of(key)) for key in self.tree.round(number, BATCH)]
         match = self.cache.tree.match_prefix
-        seconds, found = _timed(lambda: [match(params) for params in given])
+        seconds, found = undisturbed(lambda: [match(params) for params in given])
         return seconds, [match.device_prefix_len for match in found]
 
     def insert(self, number: int) -> tuple[float, list[int]]:
         given = [self._insertion(key, self.known) for key in self.tree.round(number, BATCH)]
         insert = self.cache.tree.insert
-        seconds, done = _timed(lambda: [insert(params) for params in given])
+        seconds, done = undisturbed(lambda: [insert(params) for params in given])
         self._undo(BATCH * NEW)
         return seconds, [result.prefix_len for result in done]
 
@@ -211,14 +208,14 @@ class Subject:
     def evict(self, number: int) -> tuple[float, list[int]]:
         leaf = self._leaves(number, BATCH)
         params, evict = EvictParams(num_tokens=1), self.cache.tree.evict
-        seconds, done = _timed(lambda: [evict(params) for _ in range(BATCH)])
+        seconds, done = undisturbed(lambda: [evict(params) for _ in range(BATCH)])
         answers = [result.num_tokens_evicted for result in done]
         self._undo(BATCH * leaf - sum(answers))  # with SWA a leaf is cut where its window begins
         return seconds, answers
 
     def evict_many(self, number: int) -> tuple[float, list[int]]:
         leaf = self._leaves(number, LEAVES)
-        seconds, done = _timed(lambda: [self.cache.evict(LEAVES * leaf)])
+        seconds, done = undisturbed(lambda: [self.cache.evict(LEAVES * leaf)])
         self._undo(LEAVES * leaf - sum(done))
         return seconds, done
 
@@ -231,7 +228,7 @@ class Subject:
             for node, params in zip(nodes, held, strict=True):
                 tree.dec_lock_ref(node, params)
 
-        return _timed(pairs)[0], [match.device_prefix_len for match in found]
+        return undisturbed(pairs)[0], [match.device_prefix_len for match in found]
 
     def start_steps(self) -> None:
         """Holds all free slots but those of one step, so that each step has to evict what it needs."""
@@ -240,7 +237,7 @@ class Subject:
     def step(self, number: int) -> tuple[float, list[int]]:
         keys = [key_of(key) for key in self.tree.round(number, STEP)]
         given = [(key, MatchPrefixParams(key=key)) for key in keys]
-        seconds, answers = _timed(partial(self._step, given))
+        seconds, answers = undisturbed(partial(self._step, given))
         return seconds, [*answers, self.cache.free()]
 
     def _step(self, given: list[tuple]) -> list[int]:
@@ -263,16 +260,6 @@ class Subject:
         return answers
 
 
-def _timed(call: Callable) -> tuple[float, Any]:
-    gc.collect()
-    gc.freeze()  # nor is what compiling left looked at again, which would empty the processor's caches
-    gc.disable()
-    try:
-        return timed(call)
-    finally:
-        gc.enable()
-
-
 class Replay:
     """A trace, block by block; its keys are made before the clock runs."""
 
@@ -286,7 +273,7 @@ class Replay:
     def run(self, core: str, capacity: int, policy: str) -> tuple[float, list[int]]:
         """(seconds, [input blocks matched, blocks evicted, calls that evicted, refused])."""
         cache = Cache(core, {"full": capacity}, self.page, policy)
-        return _timed(partial(self._run, cache))
+        return undisturbed(partial(self._run, cache))
 
     def _run(self, cache: Cache) -> list[int]:
         matched = evicted = calls = refused = 0

@@ -2,12 +2,12 @@
 
 import gc
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import numpy as np
-from workload import BATCH, LEAVES, NEW, STEP, WINDOW, Tree, timed
+from workload import BATCH, LEAVES, NEW, STEP, WINDOW, Tree, undisturbed
 
 import urc
 from urc.replay import engine
@@ -89,7 +89,7 @@ class Subject:
 
     def match(self, number: int) -> tuple[float, list[int]]:
         keys, match = self.tree.round(number, BATCH), self.cache.match_prefix
-        seconds, found = _timed(lambda: [match(key) for key in keys])
+        seconds, found = undisturbed(lambda: [match(key) for key in keys])
         return seconds, [match.device_len for match in found]
 
     def match_all(self, number: int) -> tuple[float, list[int]]:
@@ -99,13 +99,13 @@ class Subject:
             found = self.cache.match_prefixes(keys)
             return found.device_len, found.nodes, [found.slots(name) for name in self.names]
 
-        seconds, (lengths, *_) = _timed(match)
+        seconds, (lengths, *_) = undisturbed(match)
         return seconds, lengths.tolist()
 
     def insert(self, number: int) -> tuple[float, list[int]]:
         keys, insert = self.tree.round(number, BATCH), self.cache.insert
         given = list(zip(keys, self._slots([(len(key), self.known) for key in keys]), strict=True))
-        seconds, done = _timed(lambda: [insert(key, slots, prev_prefix_len=self.known) for key, slots in given])
+        seconds, done = undisturbed(lambda: [insert(key, slots, prev_prefix_len=self.known) for key, slots in given])
         self._undo(BATCH * NEW)
         return seconds, [result.prefix_len for result in done]
 
@@ -117,7 +117,7 @@ class Subject:
             done = self.cache.insert_all(keys, slots, prev_prefix_lens=[self.known] * BATCH)
             return done.prefix_len, done.nodes
 
-        seconds, (lengths, _) = _timed(insert)
+        seconds, (lengths, _) = undisturbed(insert)
         self._undo(BATCH * NEW)
         return seconds, lengths.tolist()
 
@@ -129,14 +129,14 @@ class Subject:
 
     def evict(self, number: int) -> tuple[float, list[int]]:
         leaf, evict = self._leaves(number, BATCH), self.cache.evict
-        seconds, done = _timed(lambda: [evict({"full": 1}) for _ in range(BATCH)])
+        seconds, done = undisturbed(lambda: [evict({"full": 1}) for _ in range(BATCH)])
         answers = [result.evicted["full"] for result in done]
         self._undo(BATCH * leaf - sum(answers))
         return seconds, answers
 
     def evict_many(self, number: int) -> tuple[float, list[int]]:
         leaf = self._leaves(number, LEAVES)
-        seconds, done = _timed(partial(self.cache.evict, {"full": LEAVES * leaf}))
+        seconds, done = undisturbed(partial(self.cache.evict, {"full": LEAVES * leaf}))
         self._undo(LEAVES * leaf - done.evicted["full"])
         return seconds, [done.evicted["full"]]
 
@@ -151,11 +151,11 @@ class Subject:
             for receipt in [lock(node) for node in nodes]:
                 unlock(receipt)
 
-        return _timed(pairs)[0], lengths
+        return undisturbed(pairs)[0], lengths
 
     def lock_all(self, number: int) -> tuple[float, list[int]]:
         nodes, lengths = self._matched(number)
-        return _timed(lambda: self.cache.unlock_all(self.cache.lock_all(nodes)))[0], lengths
+        return undisturbed(lambda: self.cache.unlock_all(self.cache.lock_all(nodes)))[0], lengths
 
     def start_steps(self) -> None:
         """Holds all free slots but those of one step, so that each step has to evict what it needs."""
@@ -168,31 +168,21 @@ class Subject:
             step = self.cache.step(finish=self.running, begin=keys)
             return step, step.finished.prefix_len
 
-        seconds, (step, lengths) = _timed(act)
+        seconds, (step, lengths) = undisturbed(act)
         self.running = list(zip(step.begun, keys, strict=True))
         known = [request.match.device_len for request in step.begun]
         free = self.cache.sizes()["full"].free  # none: so the next step has to evict
         return seconds, [*lengths.tolist(), *known, free]
 
 
-def _timed(call: Callable) -> tuple[float, Any]:
-    gc.collect()
-    gc.freeze()  # nor is what compiling left looked at again, which would empty the processor's caches
-    gc.disable()
-    try:
-        return timed(call)
-    finally:
-        gc.enable()
-
-
 def replay(trace: Trace, capacity: int, page: int) -> tuple[float, list[int]]:
     """Of one trace under LRU: (seconds, [input blocks matched, blocks evicted, calls that evicted, refused])."""
     if replay_all is not None:
         plan = [(capacity, "lru")]
-        run = _timed(partial(replay_all, trace, plan, slots=capacity, page_size=page))[1][0]
+        run = undisturbed(partial(replay_all, trace, plan, slots=capacity, page_size=page))[1][0]
         seconds = run.seconds - (run.compile_seconds or 0.0)  # it compiles again each time
     else:
         options = {"capacity": capacity, "policy": "lru", "page_size": page}
         cache = engine.open_cache(slots=capacity, **options)
-        seconds, run = _timed(partial(engine.replay, trace, cache, **options))
+        seconds, run = undisturbed(partial(engine.replay, trace, cache, **options))
     return seconds, [run.rate.matched_blocks, run.evicted, run.evict_calls, run.refused]

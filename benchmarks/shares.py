@@ -11,10 +11,7 @@ Python: all else.
 """
 
 import argparse
-import gc
 import json
-import os
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +20,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from rich.console import Console
+from output import environment, show  # benchmarks/output.py
 from rich.table import Table
 from sglang_report import Spread, spread  # benchmarks/sglang_report.py
 from sglang_urc import Subject, pools_of  # benchmarks/sglang_urc.py
-from workload import BATCH, NEW, Tree, timed  # benchmarks/workload.py
+from workload import BATCH, NEW, Tree, timed, undisturbed  # benchmarks/workload.py
 
 from urc.kernel import one_kernel, supported
 from urc.program import Call, jit_options
@@ -170,11 +167,7 @@ def measure(subject: Subject, op: str, seconds: float, least: int) -> dict[str, 
         if number == -2:  # all that it calls has been called
             clocks.around_programs()
         clocks.reset()
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        whole, _ = timed(call)
-        gc.enable()
+        whole, _ = undisturbed(call)
         inside = clocks.seconds
         if number >= 0:
             parts = clocks.of_nothing(), inside["program"], inside["keys"]
@@ -214,16 +207,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures into this file too")
     arguments = parser.parse_args()
     cases = run([2048], 0.5, 5) if arguments.quick else run([2048, 8192, 32768], 1.0, 9)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160
-    console.print(table(cases))
+    show(table(cases))
     if arguments.json:
         document = {
-            "python": platform.python_version(),
-            "jax": jax.__version__,
-            "device": jax.devices()[0].platform,
-            "cpus": os.cpu_count(),
+            **environment(),
             "cases": [
                 {**case._asdict(), "shares": {part: value._asdict() for part, value in case.shares.items()}}
                 for case in cases

@@ -38,7 +38,6 @@ GIVEN: dict[str, tuple[tuple, dict[str, Any]]] = {
     "evict": ((shaped(N),), {}),
     "lock": ((shaped(3 + compiled.MOST_RELEASES * RECEIPT),), {}),
     "locks": ((shaped(ROWS, 2), shaped(1 + compiled.MOST_RELEASES * RECEIPT)), {}),
-    "unlocks": ((shaped(ROWS, RECEIPT),), {}),
     "release_early": ((shaped(RECEIPT),), {"name": "swa"}),
     "open_session": ((), {}),
     "advance_session": ((shaped(4),), {}),

@@ -237,13 +237,6 @@ def _unlock(state: CacheState, numbers: jax.Array) -> tuple[CacheState, jax.Arra
 
 
 @program(*HOLDS, reads=())
-def unlocks(state: CacheState, numbers: jax.Array) -> tuple[CacheState, Arrays]:
-    """Receipts' numbers, i32[B, ..] -> status of each."""
-    state, status = lax.scan(_unlock, state, numbers)
-    return state, (status,)
-
-
-@program(*HOLDS, reads=())
 def release_early(state: CacheState, numbers: jax.Array, *, name: str) -> tuple[CacheState, Arrays]:
     """A receipt's numbers -> (status, end, since..)."""
     state, receipt, status = ops.release_early(state, _receipt(state, numbers), name)

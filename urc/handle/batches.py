@@ -188,21 +188,13 @@ class BatchCalls(RequestCalls):
         return receipts
 
     def unlock_all(self, receipts: Sequence[Receipt]) -> None:
-        """`unlock` of each receipt, carried out together; of more than 64 at once, in a call of their own."""
+        """`unlock` of each receipt."""
         given = sequence("receipts", receipts)
         holds = [self._callers(receipt) for receipt in given]
         serials = [receipt.serial for receipt in given]
         if len(set(serials)) < len(given):
             raise InvalidInput("a receipt is given twice")
-        listed = list(map(self._listed, holds))
-        if len(given) <= compiled.MOST_RELEASES:
-            self._release(listed)
-        else:
-            padded = np.zeros((batch_width(len(given)), 3 + len(self._names)), np.int32)
-            padded[len(given) :, 0] = -1
-            padded[: len(given)] = listed
-            (status,) = self._call(compiled.unlocks, padded)
-            self._demand_released(int(np.asarray(status)[: len(given)].max()))
+        self._release(list(map(self._listed, holds)))
         for serial in serials:
             del self._holds[serial]
 

@@ -213,12 +213,13 @@ class StateOwner:
         return program(arrays, *given, **static)
 
     def _release(self, receipts: list[list[int]]) -> None:
-        """Has receipts released with the next call that it matters to, if they are as few as go with one."""
+        """Has receipts released with the next call that it matters to, but for those that are more than go with one."""
         if self._arrays.leaves[0].is_deleted():
             self._demand_state()
-        if len(self._released) + len(receipts) > compiled.MOST_RELEASES:
-            self._lock_after_releases(NULL, 0)
-        self._released += receipts
+        for receipt in receipts:
+            if len(self._released) == compiled.MOST_RELEASES:
+                self._lock_after_releases(NULL, 0)
+            self._released.append(receipt)
 
     def _releases(self, numbers: np.ndarray) -> None:
         """Puts what is to be released into (n, receipts..)."""
